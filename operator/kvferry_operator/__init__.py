@@ -1,0 +1,1 @@
+"""kvferry operator: one DisaggregatedModel to the Kubernetes objects that serve it."""

@@ -1,0 +1,31 @@
+"""Environment variables that the operator renders and the runtime reads. One constant each, one line on who reads it."""
+
+CONFIG = "KVFERRY_CONFIG"
+"""Path of the JSON file with the `RuntimeConfig` (engine, sidecar)."""
+
+ROLE = "KVFERRY_ROLE"
+"""prefill | decode | aggregated (engine, sidecar)."""
+
+RING_DIR = "KVFERRY_RING_DIR"
+"""Folder shared by engine and sidecar: the ring and its control socket (engine, sidecar)."""
+
+MODEL_DIR = "KVFERRY_MODEL_DIR"
+"""Folder in which models are mounted or cached (engine)."""
+
+KEY_FILE = "KVFERRY_KEY_FILE"
+"""File that holds the model's shared key (sidecar)."""
+
+POD_IP = "KVFERRY_POD_IP"
+"""Address to listen on and to be reached at (engine, sidecar, router)."""
+
+POD_NAME = "KVFERRY_POD_NAME"
+"""Name of the pod, for logs and the group id (engine, sidecar, router)."""
+
+ENDPOINTS = "KVFERRY_ENDPOINTS"
+"""Where the router finds its groups: `file:///path` or `kubernetes://namespace/model` (router)."""
+
+LOG_FORMAT = "KVFERRY_LOG_FORMAT"
+"""json | text (all)."""
+
+LOG_LEVEL = "KVFERRY_LOG_LEVEL"
+"""debug | info | warning | error (all)."""

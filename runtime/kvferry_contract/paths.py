@@ -1,0 +1,13 @@
+"""Paths inside a container, as the operator mounts them. Local mode maps them to folders of its own."""
+
+RING_DIR = "/run/kvferry"
+RING_FILE = "ring"
+RING_SOCKET = "agent.sock"
+CONFIG_DIR = "/etc/kvferry"
+CONFIG_FILE = "config.json"
+KEY_DIR = "/etc/kvferry-key"
+KEY_FILE = "key"
+ENDPOINTS_DIR = "/etc/kvferry-endpoints"
+ENDPOINTS_FILE = "endpoints.json"
+MODEL_DIR = "/models"
+TMP_DIR = "/tmp"

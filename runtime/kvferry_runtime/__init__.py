@@ -1,0 +1,1 @@
+"""kvferry runtime: what runs in the pods of a model. Engine, agent, ring, sidecar, router."""
