@@ -1,4 +1,4 @@
-"""Environment variables that the operator renders and the runtime reads. One constant each, one line on who reads it."""
+"""Environment variables that the operator renders and the runtime reads: one constant each, and who reads it."""
 
 CONFIG = "KVFERRY_CONFIG"
 """Path of the JSON file with the `RuntimeConfig` (engine, sidecar)."""
