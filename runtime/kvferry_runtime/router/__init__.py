@@ -1,0 +1,1 @@
+"""Router: OpenAI-compatible HTTP in front of prefill and decode groups; one answer out of two engines."""
