@@ -1,0 +1,1 @@
+"""The `kvferry` command for people: one module for each sub-command."""

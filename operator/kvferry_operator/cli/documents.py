@@ -1,0 +1,108 @@
+"""Objects in and out of files: YAML or JSON, several in one file, `-` for standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvferry_operator.api import names
+from kvferry_operator.api.parse import parse
+from kvferry_operator.api.types import DisaggregatedModel
+from kvferry_operator.errors import FieldError, InputError, SpecInvalid
+
+MAX_BYTES = 3 << 20
+"""More than an API server takes in one request."""
+
+
+def read_models(name: str) -> tuple[DisaggregatedModel, ...]:
+    """Every DisaggregatedModel in a file, at least one. Documents of other kinds are left alone.
+
+    Raises:
+        InputError: no file, not readable, not YAML, or without a DisaggregatedModel.
+        SpecInvalid: any object is refused; with several in the file, each path starts with the object's name.
+    """
+    objects = read_objects(name)
+    errors: list[FieldError] = []
+    models = []
+    for raw in objects:
+        try:
+            models.append(parse(raw))
+        except SpecInvalid as invalid:
+            prefix = f"{_label(raw)}: " if len(objects) > 1 else ""
+            errors += (FieldError(f"{prefix}{error.path}", error.message) for error in invalid.errors)
+    if errors:
+        raise SpecInvalid(errors)
+    return tuple(models)
+
+
+def read_objects(name: str) -> tuple[Mapping[str, Any], ...]:
+    """The raw DisaggregatedModels of a file, in order, at least one.
+
+    Raises:
+        InputError: no file, not readable, not YAML, or without a DisaggregatedModel.
+    """
+    shown = "standard input" if name == "-" else name
+    documents = _documents(_read(name), shown)
+    objects = tuple(item for item in documents if isinstance(item, Mapping) and item.get("kind") == names.KIND)
+    if not objects:
+        kinds = sorted({str(item.get("kind", "no kind")) for item in documents if isinstance(item, Mapping)})
+        found = ", ".join(kinds) if kinds else "no object at all"
+        raise InputError(f"{shown}: holds no {names.KIND}, found {found}")
+    return objects
+
+
+def dump_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
+    return yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, explicit_start=True, width=120)
+
+
+def dump_json(objects: Iterable[Mapping[str, Any]]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, indent=2) + "\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors: a part that occurs twice is written twice."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _read(name: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else _read_file(Path(name))
+        if len(raw) > MAX_BYTES:
+            raise InputError(f"{name}: larger than {MAX_BYTES} bytes, more than a cluster would take")
+        return raw.decode()
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{name}: is a folder; name a file in it") from None
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise InputError(f"{name}: is not text in UTF-8") from None
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def _documents(text: str, shown: str) -> list[Any]:
+    try:
+        return [item for item in yaml.safe_load_all(text) if item is not None]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"{shown}: not YAML{where}: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{shown}: not YAML: {str(error).partition(chr(10))[0]}") from error
+
+
+def _label(raw: Mapping[str, Any]) -> str:
+    metadata = raw.get("metadata")
+    return str(metadata.get("name", "unnamed")) if isinstance(metadata, Mapping) else "unnamed"

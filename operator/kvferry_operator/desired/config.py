@@ -1,0 +1,60 @@
+"""The configuration file that engine and sidecar read, in an immutable ConfigMap."""
+
+from __future__ import annotations
+
+from kvferry_contract import paths
+from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, RuntimeConfig, TransferConfig
+from kvferry_operator.api import defaults, names
+from kvferry_operator.desired.stage import Manifest, Stage, metadata
+
+
+def runtime_config(stage: Stage) -> RuntimeConfig:
+    model, spec = stage.model, stage.model.spec
+    transfer = spec.transfer
+    return RuntimeConfig(
+        version=VERSION,
+        model=ModelConfig(
+            uri=spec.model.uri,
+            revision=defaults.model_revision(spec),
+            served_name=defaults.served_name(model),
+            directory=paths.MODEL_DIR,
+        ),
+        group=GroupConfig(
+            namespace=model.namespace,
+            name=model.name,
+            revision=stage.revision,
+            role=stage.runs_as,
+            stage=stage.index,
+            stages=stage.spec.parallelism.pipeline,
+            tensor=stage.spec.parallelism.tensor,
+        ),
+        transfer=TransferConfig(
+            transport=transfer.transport,
+            on_fallback=transfer.on_fallback,
+            method=transfer.compression.method,
+            keep_exact_first=transfer.compression.keep_exact.first,
+            keep_exact_last=transfer.compression.keep_exact.last,
+            max_relative_error=transfer.compression.max_relative_error,
+            overlap=transfer.overlap.mode,
+            inflight_chunks=transfer.overlap.inflight_chunks,
+            chunk_bytes=transfer.overlap.chunk_bytes,
+            buffer_bytes=transfer.buffer_bytes,
+            integrity=transfer.integrity,
+            failure_policy=transfer.failure_policy,
+            timeout_seconds=float(transfer.timeout_seconds),
+        ),
+        drain_seconds=float(stage.spec.drain.timeout_seconds),
+    )
+
+
+def config_map(stage: Stage) -> Manifest:
+    """Named after its content, so that a value outside the revision (the drain) reaches new pods by a new object."""
+    content = runtime_config(stage).to_json()
+    name = names.config(stage.model.name, stage.role.value, stage.revision, stage.index, content)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(stage.model, name, stage.labels),
+        "immutable": True,
+        "data": {paths.CONFIG_FILE: content},
+    }

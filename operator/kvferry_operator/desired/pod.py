@@ -1,0 +1,129 @@
+"""The pod of one stage with its engine alone: what the sidecar and the user's template are then laid on."""
+
+from __future__ import annotations
+
+from kvferry_contract import env, paths
+from kvferry_operator.api import defaults, names
+from kvferry_operator.api.types import CacheType, EngineType
+from kvferry_operator.desired import devices, engine, placement, security
+from kvferry_operator.desired.stage import Manifest, Stage
+
+VOLUME_CONFIG = "kvferry-config"
+VOLUME_TMP = "kvferry-tmp"
+VOLUME_MODELS = "kvferry-models"
+
+
+def template(stage: Stage, config_map: str) -> Manifest:
+    """The pod template of one stage, without sidecar and without the user's own template.
+
+    config_map: name of the ConfigMap that holds the stage's configuration.
+    """
+    affinity = placement.affinity(stage.model)
+    return {
+        "metadata": {
+            "labels": stage.labels,
+            "annotations": {
+                names.ANNOTATION_MODEL: stage.model.name,
+                names.ANNOTATION_CONTAINER: names.CONTAINER_ENGINE,
+                **(devices.network_annotations(stage.spec.rdma) if stage.transfers else {}),
+            },
+        },
+        "spec": {
+            **security.pod_spec(),
+            "terminationGracePeriodSeconds": defaults.grace_seconds(stage.spec.drain.timeout_seconds),
+            "initContainers": engine.connector_containers(stage),
+            "containers": [_engine_container(stage)],
+            "volumes": [
+                {"name": VOLUME_CONFIG, "configMap": {"name": config_map}},
+                {"name": VOLUME_TMP, "emptyDir": {}},
+                {"name": VOLUME_MODELS, **_model_source(stage)},
+                *engine.volumes(stage),
+            ],
+            **({"affinity": affinity} if affinity else {}),
+            "topologySpreadConstraints": placement.spread(stage),
+        },
+    }
+
+
+def identity() -> list[Manifest]:
+    """Variables by which a process knows its pod. First in every container, so that arguments can refer to them."""
+    return [
+        {"name": env.POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": env.POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+
+
+def contract_env(stage: Stage) -> list[Manifest]:
+    """What engine and sidecar are both told."""
+    return [
+        *identity(),
+        {"name": env.ROLE, "value": stage.runs_as.value},
+        {"name": env.CONFIG, "value": f"{paths.CONFIG_DIR}/{paths.CONFIG_FILE}"},
+        {"name": env.LOG_FORMAT, "value": "json"},
+    ]
+
+
+def contract_mounts() -> list[Manifest]:
+    return [
+        {"name": VOLUME_CONFIG, "mountPath": paths.CONFIG_DIR, "readOnly": True},
+        {"name": VOLUME_TMP, "mountPath": paths.TMP_DIR},
+    ]
+
+
+def _engine_container(stage: Stage) -> Manifest:
+    spec = stage.model.spec
+    resources = devices.requirements(stage.spec.resources)
+    return {
+        "name": names.CONTAINER_ENGINE,
+        "image": engine.image(stage),
+        "imagePullPolicy": spec.engine.image_pull_policy.value,
+        **engine.command(stage),
+        "env": [
+            *contract_env(stage),
+            {"name": env.MODEL_DIR, "value": paths.MODEL_DIR},
+            # the root file system is read-only, and caches of libraries live below the home folder
+            {"name": "HOME", "value": paths.TMP_DIR},
+            *_token(stage),
+            *engine.variables(stage),
+        ],
+        "ports": [{"name": "http", "containerPort": spec.engine.port, "protocol": "TCP"}],
+        **({"resources": resources} if resources else {}),
+        **engine.probes(stage),
+        **(
+            {"lifecycle": {"preStop": {"sleep": {"seconds": defaults.PRE_STOP_SECONDS}}}}
+            if stage.settings.sleep_hook
+            else {}
+        ),
+        "securityContext": security.container(),
+        "volumeMounts": [
+            *contract_mounts(),
+            {"name": VOLUME_MODELS, "mountPath": paths.MODEL_DIR, "readOnly": not _downloads(stage)},
+            *engine.mounts(stage),
+        ],
+    }
+
+
+def _token(stage: Stage) -> list[Manifest]:
+    reference = stage.model.spec.model.token_secret_ref
+    if reference is None:
+        return []
+    source = {"secretKeyRef": {"name": reference.name, "key": reference.key}}
+    return [{"name": "HF_TOKEN", "valueFrom": source}]
+
+
+def _downloads(stage: Stage) -> bool:
+    """Only a model from Hugging Face is written; a custom engine may cache what it likes."""
+    spec = stage.model.spec
+    return spec.model.uri.startswith("hf://") or spec.engine.type is EngineType.CUSTOM
+
+
+def _model_source(stage: Stage) -> Manifest:
+    spec = stage.model.spec
+    claim = defaults.claim_name(spec)
+    cache = spec.model.cache
+    if claim or cache.type is CacheType.PVC:
+        return {"persistentVolumeClaim": {"claimName": claim or cache.claim_name}}
+    if cache.type is CacheType.HOST_PATH:
+        return {"hostPath": {"path": cache.path, "type": "Directory"}}
+    limit = {} if cache.size_limit is None else {"sizeLimit": str(cache.size_limit)}
+    return {"emptyDir": limit}

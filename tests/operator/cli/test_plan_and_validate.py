@@ -1,0 +1,120 @@
+"""`kvferry plan` and `kvferry validate` as a person at a terminal meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import builders
+import crd_schema
+from kvferry_operator.cli import documents, plan, validate
+from kvferry_operator.cli.main import exit_code
+
+Captured = pytest.CaptureFixture[str]
+
+
+def kvferry(*arguments: str) -> int:
+    """Run one of the two commands through the parser and the error handling of the program."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="kvferry")
+    subparsers = parser.add_subparsers(dest="command")
+    plan.add_parser(subparsers)
+    validate.add_parser(subparsers)
+    args = parser.parse_args(arguments)
+    return exit_code(args)
+
+
+def write(folder: Path, *objects: object) -> str:
+    file = folder / "model.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    return str(file)
+
+
+@pytest.mark.parametrize("example", crd_schema.EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_valid(example: Path, capsys: Captured) -> None:
+    assert kvferry("validate", "-f", str(example)) == 0
+    assert capsys.readouterr().out.endswith(": valid\n")
+
+
+def test_errors_come_one_a_line(tmp_path: Path, capsys: Captured) -> None:
+    file = write(tmp_path, builders.raw({"decode.replicas": -1, "transfer.transprt": "tcp"}))
+    assert kvferry("validate", "-f", file) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "spec.decode.replicas: must be at least 0, found -1",
+        "spec.transfer.transprt: unknown field; did you mean transport?",
+    ]
+
+
+def test_clashes_of_templates_are_found_too(tmp_path: Path, capsys: Captured) -> None:
+    file = write(tmp_path, builders.raw({"decode.template": {"spec": {"restartPolicy": "Never"}}}))
+    assert kvferry("validate", "-f", file) == 2
+    assert capsys.readouterr().err.startswith("spec.decode.template.spec.restartPolicy: must be Always")
+
+
+def test_with_several_objects_errors_name_theirs(tmp_path: Path, capsys: Captured) -> None:
+    file = write(
+        tmp_path, builders.raw(name="good"), builders.raw({"decode.replicas": -1}, name="bad"), {"kind": "Pod"}
+    )
+    assert kvferry("validate", "-f", file) == 2
+    assert capsys.readouterr().err == "bad: spec.decode.replicas: must be at least 0, found -1\n"
+
+
+def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(builders.raw()).encode())))
+    assert kvferry("validate", "-f", "-") == 0
+    assert capsys.readouterr().out == "tiny: valid\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not YAML at line 1"),
+        ("kind: Pod\n", "holds no DisaggregatedModel, found Pod"),
+        ("", "found no object at all"),
+        ("just text\n", "found no object at all"),
+        (b"\xff\xfe\x00\x01", "not"),
+        ("a: \x00\n", "not YAML"),
+    ],
+)
+def test_an_unusable_file_is_one_clear_line(
+    content: str | bytes, message: str, tmp_path: Path, capsys: Captured
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert kvferry("validate", "-f", str(file)) == 2
+    shown = capsys.readouterr().err
+    assert message in shown and str(file) in shown and len(shown.splitlines()) == 1
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path, capsys: Captured) -> None:
+    assert kvferry("plan", "-f", str(tmp_path / "nothing.yaml")) == 2
+    assert kvferry("plan", "-f", str(tmp_path)) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("nothing.yaml: no such file") and second.endswith("is a folder; name a file in it")
+
+
+def test_plan_prints_objects_that_can_be_applied(tmp_path: Path, capsys: Captured) -> None:
+    file = write(tmp_path, builders.raw())
+    assert kvferry("plan", "-f", file) == 0
+    as_yaml = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert kvferry("plan", "-f", file, "-o", "json") == 0
+    as_json = json.loads(capsys.readouterr().out)
+    assert as_json["kind"] == "List" and as_json["items"] == as_yaml
+    assert {"StatefulSet", "Deployment", "Service", "ConfigMap"} <= {item["kind"] for item in as_yaml}
+
+
+def test_a_part_that_occurs_twice_is_written_twice() -> None:
+    part = {"a": 1}
+    assert "&" not in documents.dump_yaml([{"x": part, "y": part}])
+
+
+def test_a_file_larger_than_any_object_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "large.yaml"
+    file.write_bytes(b" " * (documents.MAX_BYTES + 1))
+    assert kvferry("validate", "-f", str(file)) == 2
+    assert "larger than" in capsys.readouterr().err
