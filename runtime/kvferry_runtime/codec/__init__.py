@@ -1,0 +1,1 @@
+"""Compression methods: how the rows of a chunk become a payload and back."""

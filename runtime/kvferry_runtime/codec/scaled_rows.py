@@ -1,0 +1,118 @@
+"""What `int8` and `fp8` share: one byte for each element and one fp32 scale for each row.
+
+Payload, little-endian, rows in the order of the chunk (layer, part, token, head):
+
+=================  ==========================================
+offset             content
+=================  ==========================================
+0                  codes, one byte each, [rows, head_dim]
+rows * head_dim    scales, fp32, [rows]
+=================  ==========================================
+
+A row's scale follows from its largest magnitude, in fp32, each operation rounded to nearest even:
+
+* all elements are zero: scale 1;
+* else scale = largest / `largest_code`, but at least `smallest_scale`, and an element's code is the element times
+  `largest_code` / largest (at the bound: times 1 / `smallest_scale`), rounded to the nearest code, ties to even.
+
+`smallest_scale` is a power of two, chosen so that subnormal fp32 elements always give code zero and no decoded value
+is subnormal in fp32: the bytes are the same in a process that flushes subnormals to zero. Rows that small (largest
+magnitude below about 1e-32) have an absolute instead of a relative error bound. fp16 rows never are.
+
+A row with a NaN or an infinity cannot be carried. A decoded element is code times scale, rounded to nearest even in
+the row's dtype; it is always finite.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kvferry_runtime.codec.base import Codec, Payload, Rows
+from kvferry_runtime.codec.rows import check_payload, check_writeable, rows_shape
+from kvferry_runtime.errors import CodecRefused, CorruptPayload, NotEncodable
+from kvferry_runtime.layout import KvDtype
+
+Codes = npt.NDArray[np.uint8]
+"""[rows, head_dim]"""
+Scales = npt.NDArray[np.float32]
+"""[rows]"""
+
+SCALE_BYTES = 4
+
+_LARGEST_FINITE: Mapping[KvDtype, np.float32] = {
+    KvDtype.BF16: np.float32((2 - 2**-7) * 2.0**127),
+    KvDtype.FP16: np.float32((2 - 2**-10) * 2.0**15),
+    KvDtype.FP32: np.float32((2 - 2**-23) * 2.0**127),
+}
+
+
+class ScaledRows(Codec):
+    """Sizes, checks and the split of the payload; subclasses fill codes and scales."""
+
+    lossy: ClassVar[bool] = True
+    largest_code: ClassVar[float]
+    """Value of the largest code."""
+    smallest_scale: ClassVar[float]
+
+    def supports(self, dtype: KvDtype, head_dim: int) -> str | None:
+        """All float dtypes of every width; below 5 elements of 16 bits a row the payload is no smaller than raw."""
+        if dtype not in _LARGEST_FINITE:
+            return f"{self.name} carries bf16, fp16 and fp32, not {dtype.value}: use an exact method for it"
+        return None
+
+    def max_wire_bytes(self, rows: int, head_dim: int, dtype: KvDtype) -> int:
+        """Exact. Not always below the raw size: then the chunk should go with `none`."""
+        return rows * (head_dim + SCALE_BYTES)
+
+    def encode(self, rows: Rows, dtype: KvDtype, out: Payload) -> int:
+        """Raises LayoutError if the arrays are no rows of `dtype` or `out` is too small; see also `Codec.encode`."""
+        self._check_supported(dtype)
+        total, head_dim = rows_shape(rows, dtype)
+        length = self.max_wire_bytes(total, head_dim, dtype)
+        check_payload(out, length)
+        split = total * head_dim
+        scales = np.empty(total, np.float32)
+        refused = self._encode_rows(rows, dtype, out[:split].reshape(total, head_dim), scales)
+        if refused is not None:
+            raise NotEncodable(f"{self.name}: row {refused} of {total} holds a NaN or an infinity")
+        out[split:length] = scales.astype("<f4", copy=False).view(np.uint8)
+        return length
+
+    def decode(self, payload: Payload, dtype: KvDtype, rows: Rows) -> None:
+        """Raises LayoutError if the arrays are no sinks of `dtype`; see also `Codec.decode`."""
+        self._check_supported(dtype)
+        total, head_dim = rows_shape(rows, dtype)
+        check_writeable(rows)
+        check_payload(payload, 0)
+        length = self.max_wire_bytes(total, head_dim, dtype)
+        if payload.size != length:
+            raise CorruptPayload(f"{self.name}: {total} rows of {head_dim} have {length} bytes, not {payload.size}")
+        split = total * head_dim
+        scales = payload[split:].copy().view("<f4").astype(np.float32, copy=False)
+        largest_scale = _LARGEST_FINITE[dtype] / np.float32(self.largest_code)
+        smallest, largest = scales.min(), scales.max()
+        if not (np.float32(self.smallest_scale) <= smallest and largest <= largest_scale):
+            raise CorruptPayload(
+                f"{self.name}: scales from {smallest} to {largest}; {dtype.value} rows have {self.smallest_scale} to "
+                f"{largest_scale}"
+            )
+        if not self._decode_rows(payload[:split].reshape(total, head_dim), scales, dtype, rows):
+            raise CorruptPayload(f"{self.name}: a code that stands for no value")
+
+    def _check_supported(self, dtype: KvDtype) -> None:
+        reason = self.supports(dtype, 1)
+        if reason is not None:
+            raise CodecRefused(reason)
+
+    @abstractmethod
+    def _encode_rows(self, rows: Rows, dtype: KvDtype, codes: Codes, scales: Scales) -> int | None:
+        """Fill `codes` and `scales`, or return the number of a row that holds a NaN or an infinity."""
+
+    @abstractmethod
+    def _decode_rows(self, codes: Codes, scales: Scales, dtype: KvDtype, rows: Rows) -> bool:
+        """Fill `rows`, or return False if a code stands for no value. Scales are checked already."""
