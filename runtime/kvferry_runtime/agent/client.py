@@ -1,0 +1,171 @@
+"""The agent of engines whose KV lies in host memory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kvferry_contract.config import Method, Role, TransferConfig
+from kvferry_contract.transfer import TransferParams
+from kvferry_runtime.agent.base import AgentState, FetchHandle, KvAgent, KvMemory, LoadResult, SendHandle
+from kvferry_runtime.agent.loads import Load
+from kvferry_runtime.agent.loop import AgentLoop
+from kvferry_runtime.agent.mailbox import Mailbox
+from kvferry_runtime.agent.sends import Send
+from kvferry_runtime.agent.slot_codec import SlotCodec
+from kvferry_runtime.agent.transfers import OpenTransfers
+from kvferry_runtime.codec.base import Codec
+from kvferry_runtime.codec.none import NoneCodec
+from kvferry_runtime.errors import CodecRefused, LayoutError, RingError, RingUnavailable, SettingsError, TransferFailed
+from kvferry_runtime.layout import KvDtype, KvLayout
+from kvferry_runtime.ring import packets
+from kvferry_runtime.ring.messages import PROTOCOL_VERSION, Attach
+
+_log = logging.getLogger(__name__)
+
+
+class HostAgent(KvAgent):
+    """directory: the ring's folder. All copies run in one thread of its own; it sleeps when there is none."""
+
+    def __init__(self, directory: Path, role: Role, transfer: TransferConfig, codec: SlotCodec | None = None) -> None:
+        """codec: in place of the one that `transfer` names.
+
+        Raises:
+            SettingsError: `transfer.method` has no implementation for host memory.
+        """
+        self._directory = directory
+        self._role = role
+        self._transfer = transfer
+        self._codec = codec or _slot_codec(transfer)
+        self._lock = threading.Lock()
+        self._open: set[Send | Load] = set()
+        self._mailbox: Mailbox[Send | Load] = Mailbox()
+        self._layout: KvLayout | None = None
+        self._loop: AgentLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def start(self, layout: KvLayout, fingerprint: Mapping[str, str], engine_age: Callable[[], float]) -> None:
+        """See `KvAgent.start`.
+
+        Raises:
+            LayoutError: one token of a layer does not fit into a chunk.
+            CodecRefused: the method cannot carry this layout.
+            SettingsError: the fingerprint is too large.
+            RingUnavailable: already started, or closed.
+        """
+        self._check(layout)
+        with self._lock:
+            if self._closed or self._thread is not None:
+                raise RingUnavailable("this agent was closed or already started: make another one")
+            attach = Attach(
+                version=PROTOCOL_VERSION,
+                engine_boot_id=uuid.uuid4().hex,
+                role=self._role.value,
+                fingerprint={**layout.fingerprint(), **fingerprint},
+                first_layer=layout.first_layer,
+                layer_count=len(layout.shapes),
+                total_layers=layout.total_layers,
+                codecs=sorted(self._codec.codecs),
+            )
+            try:
+                packets.check_from_agent(attach)
+            except RingError as error:
+                raise SettingsError(f"the engine's fingerprint cannot be sent: {error}") from error
+            transfers = OpenTransfers(layout, self._codec, self._open.discard)
+            self._layout = layout
+            self._loop = AgentLoop(self._directory, attach, transfers, self._mailbox, engine_age)
+            self._thread = threading.Thread(target=self._loop.run, name="kvferry-agent", daemon=True)
+            self._thread.start()
+
+    def offer(
+        self,
+        params: TransferParams,
+        memory: KvMemory,
+        tokens: int,
+        on_done: Callable[[TransferFailed | None], None],
+    ) -> SendHandle:
+        """See `KvAgent.offer`. Raises RingUnavailable: not started, or closed."""
+        lossy = self._codec.method.lossy
+        with self._lock:
+            layout = self._running_layout()
+            send = Send(params, memory, tokens, layout, self._transfer, lossy, on_done, self._mailbox.put)
+            self._open.add(send)
+            self._mailbox.put(send)
+        return send
+
+    def fetch(
+        self,
+        params: TransferParams,
+        memory: KvMemory,
+        token_start: int,
+        token_stop: int,
+        on_done: Callable[[LoadResult | TransferFailed], None],
+    ) -> FetchHandle:
+        """See `KvAgent.fetch`. Raises RingUnavailable: not started, or closed."""
+        with self._lock:
+            load = Load(params, memory, token_start, token_stop, self._running_layout(), on_done, self._mailbox.put)
+            self._open.add(load)
+            self._mailbox.put(load)
+        return load
+
+    def state(self) -> AgentState:
+        transfers = self._open.copy()
+        sends = sum(isinstance(transfer, Send) for transfer in transfers)
+        loop = self._loop
+        return AgentState(
+            attached=loop is not None and loop.attached,
+            open_sends=sends,
+            open_loads=len(transfers) - sends,
+            lent_slots=int(loop is not None and loop.copying),
+        )
+
+    def close(self, timeout: float) -> None:
+        """See `KvAgent.close`. timeout: seconds to wait for a running copy."""
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.stop()
+            thread.join(timeout)
+            if thread.is_alive():
+                _log.error("the agent's thread is still copying after %s s", timeout)
+                return
+        self._mailbox.close()
+
+    def _running_layout(self) -> KvLayout:
+        if self._layout is None or self._closed:
+            raise RingUnavailable("this agent is closed or was not started")
+        return self._layout
+
+    def _check(self, layout: KvLayout) -> None:
+        for shape in set(layout.shapes):
+            if shape.bytes_per_token > self._transfer.chunk_bytes:
+                raise LayoutError(
+                    f"one token of {shape} has {shape.bytes_per_token} bytes, a chunk holds "
+                    f"{self._transfer.chunk_bytes}: raise transfer.overlap.chunkBytes"
+                )
+            if shape.dtype is KvDtype.UINT8:
+                continue  # always goes with the exact codec
+            refusal = self._codec.method.supports(shape.dtype, shape.head_dim)
+            if refusal is not None:
+                raise CodecRefused(f"transfer.compression.method {self._codec.method.name}: {refusal}")
+
+
+def _slot_codec(transfer: TransferConfig) -> SlotCodec:
+    exact = NoneCodec()
+    codecs: dict[str, Codec] = {exact.name: exact}
+    if transfer.method is not Method.NONE:
+        from kvferry_runtime.codec import registry  # numba takes seconds and 190 MB: only for those who compress
+
+        codecs |= registry.host_codecs()
+    method = codecs.get(transfer.method.value)
+    if method is None:
+        raise SettingsError(
+            f"transfer.compression.method {transfer.method.value} has no implementation for host memory; "
+            f"choose one of {', '.join(sorted(codecs))}"
+        )
+    return SlotCodec(method=method, exact=codecs[exact.name], codecs=codecs, integrity=transfer.integrity)

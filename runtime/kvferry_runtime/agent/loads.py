@@ -1,0 +1,113 @@
+"""One transfer that is being loaded: what may still be written into its memory, and how much of it is in place."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from kvferry_contract.transfer import TransferParams
+from kvferry_runtime.agent.base import FetchHandle, KvMemory, LoadResult
+from kvferry_runtime.agent.sends import DEADLINE_MARGIN_S
+from kvferry_runtime.errors import LayoutError, TransferFailed
+from kvferry_runtime.layout import KvLayout, LayerShape
+from kvferry_runtime.wire.data import DataHeader
+
+_log = logging.getLogger(__name__)
+
+
+class Load(FetchHandle):
+    """on_change: called from the engine's thread when the agent should look again."""
+
+    def __init__(
+        self,
+        params: TransferParams,
+        memory: KvMemory,
+        token_start: int,
+        token_stop: int,
+        layout: KvLayout,
+        on_done: Callable[[LoadResult | TransferFailed], None],
+        on_change: Callable[[Load], None],
+    ) -> None:
+        self.params = params
+        self.expires = time.monotonic() + params.deadline_ms / 1000 + DEADLINE_MARGIN_S
+        self.token_start = token_start
+        self.token_stop = token_stop
+        self.cancelled: str | None = None
+        self.fetched = False
+        self._memory: KvMemory | None = memory
+        self._layout = layout
+        self._on_done = on_done
+        self._on_change = on_change
+        self._generation = 0
+        self._placed = 0
+        self._done = False
+
+    def cancel(self, reason: str) -> None:
+        if not self._done and self.cancelled is None:
+            self.cancelled = reason
+            self._on_change(self)
+
+    # ---- the agent's thread ----
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    @property
+    def memory(self) -> KvMemory | None:
+        """None once the memory is the engine's."""
+        return self._memory
+
+    @property
+    def complete(self) -> bool:
+        """As many layer-tokens of the newest generation are in place as the range has.
+
+        The sidecar checks the ranges one by one against the SEAL; this is a second count on what was really written.
+        """
+        return self._placed == (self.token_stop - self.token_start) * len(self._layout.shapes)
+
+    def admit(self, header: DataHeader) -> LayerShape:
+        """The shape in which this chunk may be written.
+
+        Raises:
+            LayoutError: it belongs to another transfer, an older generation, tokens or layers that were not asked
+                for, or has not our shape; nothing may be written.
+        """
+        if header.transfer_id != self.params.transfer_id:
+            raise LayoutError(f"chunk of transfer {header.transfer_id} in place of {self.params.transfer_id}")
+        if header.generation < self._generation:
+            raise LayoutError(f"chunk of generation {header.generation}, {self._generation} is being loaded")
+        if not self.token_start <= header.token_start < header.token_stop <= self.token_stop:
+            raise LayoutError(
+                f"chunk of tokens {header.token_start} to {header.token_stop}, "
+                f"asked for are {self.token_start} to {self.token_stop}"
+            )
+        shape = self._layout.shape(header.layer)
+        theirs = (header.parts, header.head_stop, header.head_dim, header.dtype)
+        for layer in range(header.layer, header.layer + header.layer_count):
+            ours = self._layout.shape(layer)
+            if theirs != (ours.parts, ours.heads, ours.head_dim, ours.dtype):
+                raise LayoutError(f"chunk of layer {layer} has parts, heads, head_dim, dtype {theirs}, ours is {ours}")
+        return shape
+
+    def begin(self, header: DataHeader) -> None:
+        """An admitted chunk is about to be written. A newer generation starts from nothing."""
+        if header.generation > self._generation:
+            self._generation = header.generation
+            self._placed = 0
+
+    def placed(self, header: DataHeader) -> None:
+        """The chunk's rows are in place."""
+        self._placed += header.layer_count * (header.token_stop - header.token_start)
+
+    def finish(self, outcome: LoadResult | TransferFailed) -> None:
+        """Give the memory to the engine and tell it; only the first call counts."""
+        if self._done:
+            return
+        self._done = True
+        self._memory = None
+        try:
+            self._on_done(outcome)
+        except Exception:
+            _log.exception("the engine's on_done raised", extra={"transfer_id": self.params.transfer_id})

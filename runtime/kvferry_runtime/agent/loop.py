@@ -1,0 +1,194 @@
+"""The agent's thread: waits on the sidecar's socket and on the engine, keeps the connection, beats once a second."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kvferry_runtime.agent.link import SidecarLink
+from kvferry_runtime.agent.loads import Load
+from kvferry_runtime.agent.mailbox import Mailbox
+from kvferry_runtime.agent.sends import Send
+from kvferry_runtime.agent.transfers import OpenTransfers
+from kvferry_runtime.errors import Reason, RingError, RingUnavailable, TransferFailed
+from kvferry_runtime.ring.messages import (
+    Arrived,
+    Attach,
+    Attached,
+    Beat,
+    Fill,
+    FromSidecar,
+    Loaded,
+    LoadFailed,
+    Refused,
+    Sent,
+)
+
+BEAT_SECONDS = 1.0
+ATTACH_SECONDS = 5.0
+"""How long a sidecar may take to answer `Attach`."""
+FIRST_RETRY_SECONDS = 0.05
+LAST_RETRY_SECONDS = 1.0
+
+_MESSAGES_A_TURN = 16
+"""Then the engine's wishes are looked at again, however busy the sidecar is."""
+_log = logging.getLogger(__name__)
+
+
+class AgentLoop:
+    """Body of the agent's thread; `run` returns after `stop`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        attach: Attach,
+        transfers: OpenTransfers,
+        mailbox: Mailbox[Send | Load],
+        engine_age: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._attach = attach
+        self._transfers = transfers
+        self._mailbox = mailbox
+        self._engine_age = engine_age
+        self._link: SidecarLink | None = None
+        self._link_since = 0.0
+        self._next_attempt = 0.0
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._next_beat = 0.0
+        self._refusal = ""
+        self._stopping = False
+        self.copying = False
+        """A slot is being written or read right now."""
+
+    @property
+    def attached(self) -> bool:
+        link = self._link
+        return link is not None and link.attached
+
+    def stop(self) -> None:
+        """From any thread: end what is open as cancelled, then return from `run`."""
+        self._stopping = True
+        self._mailbox.wake()
+
+    def run(self) -> None:
+        while not self._stopping:
+            try:
+                self._turn()
+            except RingUnavailable as error:
+                self._detach(Reason.SIDECAR_LOST, str(error))
+            except RingError as error:
+                _log.error("lost the sidecar: %s", error)
+                self._detach(Reason.SIDECAR_LOST, str(error))
+            except Exception as error:
+                _log.exception("defect in the agent; attaching again")
+                self._detach(Reason.INTERNAL, f"defect in the agent: {error!r}")
+        self._end()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and deal with all of it."""
+        now = time.monotonic()
+        if self._link is None and now >= self._next_attempt:
+            self._connect(now)
+        if now >= self._next_beat:
+            self._beat(now)
+        readable = self._wait(now)
+        while transfer := self._mailbox.take():
+            self._transfers.look(transfer, self._attached_link())
+        if self._link is None:
+            return
+        self._link.flush()
+        if readable:
+            for _ in range(_MESSAGES_A_TURN):
+                message = self._link.receive()
+                if message is None:
+                    break
+                self._handle(message, self._link)
+
+    def _wait(self, now: float) -> bool:
+        """Until the engine or the sidecar wants something or it is time. Returns whether the sidecar spoke."""
+        poller = select.poll()
+        poller.register(self._mailbox, select.POLLIN)
+        until = self._next_beat
+        if self._link is None:
+            until = min(until, self._next_attempt)
+        else:
+            poller.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
+        events = poller.poll(max(0.0, until - now) * 1000)
+        descriptor = self._mailbox.fileno()
+        return any(found != descriptor and event & ~select.POLLOUT for found, event in events)
+
+    def _handle(self, message: FromSidecar, link: SidecarLink) -> None:
+        match message:
+            case Fill():
+                self.copying = True
+                self._transfers.fill(message, link)
+                self.copying = False
+            case Arrived():
+                self.copying = True
+                self._transfers.arrived(message, link)
+                self.copying = False
+            case Sent():
+                self._transfers.sent(message)
+            case Loaded():
+                self._transfers.loaded(message)
+            case LoadFailed():
+                self._transfers.failed(message)
+            case Attached():
+                link.accept(message)
+                self._retry_seconds = FIRST_RETRY_SECONDS
+                self._refusal = ""
+                _log.info("attached to the sidecar", extra={"slots": message.slots, "boot_id": message.sidecar_boot_id})
+            case Refused():
+                if message.message != self._refusal:
+                    _log.warning("the sidecar refused this agent: %s", message.message)
+                self._refusal = message.message
+                raise RingUnavailable(f"refused by the sidecar: {message.message}")
+
+    def _connect(self, now: float) -> None:
+        self._next_attempt = now + self._retry_seconds
+        self._retry_seconds = min(2 * self._retry_seconds, LAST_RETRY_SECONDS)
+        try:
+            self._link = SidecarLink.connect(self._directory, self._attach)
+        except RingUnavailable as error:
+            _log.debug("not attached: %s", error)
+            return
+        self._link_since = now
+
+    def _beat(self, now: float) -> None:
+        """Once a second: say that the engine lives, and end what should have ended."""
+        self._next_beat = now + BEAT_SECONDS
+        link = self._attached_link()
+        if link is not None:
+            link.send(Beat(age_ms=max(0, int(self._engine_age() * 1000))))
+        elif self._link is not None and now - self._link_since > ATTACH_SECONDS:
+            raise RingUnavailable(f"the sidecar did not answer within {ATTACH_SECONDS} s")
+        self._transfers.expire(now, link)
+
+    def _attached_link(self) -> SidecarLink | None:
+        return self._link if self.attached else None
+
+    def _detach(self, reason: Reason, message: str) -> None:
+        self.copying = False
+        self._transfers.end_all(reason, message)
+        if self._link is not None:
+            if self._link.attached:
+                level = logging.INFO if self._stopping else logging.WARNING
+                _log.log(level, "detached from the sidecar: %s", message)
+            self._link.close()
+            self._link = None
+        self._next_attempt = time.monotonic() + self._retry_seconds
+
+    def _end(self) -> None:
+        """The engine closes: give everything back, tell the sidecar, let go."""
+        message = "the engine is shutting down"
+        try:
+            self._transfers.cancel_all(self._attached_link(), message)
+        except RingError as error:
+            _log.debug("the sidecar was gone before this agent: %s", error)
+        self._detach(Reason.CANCELLED, message)
+        while transfer := self._mailbox.take():
+            self._transfers.end(transfer, TransferFailed(Reason.CANCELLED, message))

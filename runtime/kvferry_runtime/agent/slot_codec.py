@@ -1,0 +1,112 @@
+"""One chunk from an engine's memory into a slot of the ring, and back: one pass of the codec, one of the digest.
+
+The codec writes straight into the slot and reads straight out of it; the digest follows (or goes first) while the
+chunk is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+
+from kvferry_contract.config import Integrity
+from kvferry_runtime.agent.base import KvMemory
+from kvferry_runtime.agent.gather import chunk_rows
+from kvferry_runtime.codec import registry
+from kvferry_runtime.codec.base import Codec, Payload, Rows
+from kvferry_runtime.errors import CorruptPayload, LayoutError, NotEncodable
+from kvferry_runtime.layout import KvLayout, LayerShape
+from kvferry_runtime.plan import Chunk
+from kvferry_runtime.ring.memory import RingMemory
+from kvferry_runtime.wire.data import HEADER_BYTES, DataHeader
+
+_SCOPE_NONE = 0
+_SCOPE_TOKEN_AND_HEAD = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCodec:
+    """method: codec for chunks that need not be exact. exact: codec for all others. codecs: for decoding, by name."""
+
+    method: Codec
+    exact: Codec
+    codecs: Mapping[str, Codec]
+    integrity: Integrity
+
+    def fill(
+        self, ring: RingMemory, slot: int, layout: KvLayout, memory: KvMemory, transfer_id: str, generation: int,
+        chunk: Chunk,
+    ) -> DataHeader:  # fmt: skip
+        """Write payload and header into the slot.
+
+        Raises:
+            LayoutError: the engine's memory is not as announced; the slot's content is undefined.
+        """
+        shape = layout.shape(chunk.layer)
+        layers = range(chunk.layer, chunk.layer + chunk.layer_count)
+        rows = chunk_rows(memory, shape, layers, chunk.token_start, chunk.token_stop)
+        payload = np.frombuffer(ring.slot_payload(slot), np.uint8)
+        codec, wire_bytes = self._encode(rows, shape, chunk, payload)
+        header = DataHeader(
+            transfer_id=transfer_id,
+            generation=generation,
+            sequence=chunk.sequence,
+            layer=chunk.layer,
+            layer_count=chunk.layer_count,
+            parts=shape.parts,
+            codec=codec.wire_id,
+            token_start=chunk.token_start,
+            token_stop=chunk.token_stop,
+            head_stop=shape.heads,
+            head_dim=shape.head_dim,
+            dtype=shape.dtype,
+            scale_scope=_SCOPE_TOKEN_AND_HEAD if codec.lossy else _SCOPE_NONE,
+            raw_bytes=chunk.raw_bytes,
+            wire_bytes=wire_bytes,
+            digest=self._digest(payload[:wire_bytes]),
+        )
+        ring.slot_header(slot)[:] = header.pack()
+        return header
+
+    def read(self, ring: RingMemory, slot: int, header: DataHeader, shape: LayerShape, memory: KvMemory) -> None:
+        """Check the payload's digest, then write its rows.
+
+        Raises:
+            CorruptPayload: the digest or the content does not fit. With a wrong digest nothing was written.
+            CodecError: it was encoded by a method that we do not have; nothing was written.
+            LayoutError: the engine's memory is not as announced, or the lengths exceed the slot.
+        """
+        if header.wire_bytes > ring.chunk_bytes:
+            raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
+        codec = registry.by_wire_id(self.codecs, header.codec)
+        payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
+        if self._digest(payload) != header.digest:
+            raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
+        layers = range(header.layer, header.layer + header.layer_count)
+        codec.decode(payload, header.dtype, chunk_rows(memory, shape, layers, header.token_start, header.token_stop))
+
+    def _encode(self, rows: Rows, shape: LayerShape, chunk: Chunk, payload: Payload) -> tuple[Codec, int]:
+        """Use the method where it may be used and makes the chunk smaller, else the exact codec."""
+        if not chunk.exact and self.method is not self.exact:
+            count = chunk.raw_bytes // (shape.head_dim * shape.dtype.itemsize)
+            if self.method.max_wire_bytes(count, shape.head_dim, shape.dtype) <= len(payload):
+                try:
+                    wire_bytes = self.method.encode(rows, shape.dtype, payload)
+                except NotEncodable:
+                    wire_bytes = chunk.raw_bytes
+                if wire_bytes < chunk.raw_bytes:
+                    return self.method, wire_bytes
+        return self.exact, self.exact.encode(rows, shape.dtype, payload)
+
+    def _digest(self, payload: Payload) -> int:
+        if self.integrity is Integrity.HEADER:
+            return 0
+        return xxhash.xxh3_64_intdigest(payload.data)
+
+
+def slot_header(ring: RingMemory, slot: int) -> DataHeader:
+    """Raises FrameError: what lies in the slot is no chunk of ours."""
+    return DataHeader.unpack(ring.slot_header(slot)[:HEADER_BYTES])

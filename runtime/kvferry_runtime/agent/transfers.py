@@ -1,0 +1,281 @@
+"""The open transfers of one agent, and what each message of the sidecar does to them.
+
+Runs in the agent's thread alone. Every `Fill` and every `Arrived` is answered, also for a transfer that is over here,
+since the answer gives the slot back; and every transfer leaves through `_end_send` or `_end_load`, which call
+`on_done`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kvferry_runtime.agent.base import LoadResult
+from kvferry_runtime.agent.link import SidecarLink
+from kvferry_runtime.agent.loads import Load
+from kvferry_runtime.agent.sends import Send
+from kvferry_runtime.agent.slot_codec import SlotCodec, slot_header
+from kvferry_runtime.errors import CodecError, FrameError, LayoutError, Reason, RingError, TransferFailed
+from kvferry_runtime.layout import KvLayout
+from kvferry_runtime.ring import packets
+from kvferry_runtime.ring.messages import (
+    MAX_BATCH,
+    Arrived,
+    Cancel,
+    ChunksReady,
+    Consumed,
+    Fetch,
+    Fill,
+    Filled,
+    Loaded,
+    LoadFailed,
+    Offer,
+    ReadyChunk,
+    Sent,
+)
+
+MAX_OPEN = 4096
+"""Open transfers of one kind; far more than an engine can have requests."""
+
+_MAX_TEXT = 256
+_log = logging.getLogger(__name__)
+
+
+class OpenTransfers:
+    """on_end: called for each transfer that is over, before its `on_done`."""
+
+    def __init__(self, layout: KvLayout, codec: SlotCodec, on_end: Callable[[Send | Load], None]) -> None:
+        self._layout = layout
+        self._codec = codec
+        self._on_end = on_end
+        self._sends: dict[str, Send] = {}
+        self._loads: dict[str, Load] = {}
+
+    # ---- what the engine did ----
+
+    def look(self, transfer: Send | Load, link: SidecarLink | None) -> None:
+        """Do what the engine's last calls on this transfer ask for. link: None without an attached sidecar.
+
+        Raises:
+            RingUnavailable: the sidecar went away.
+        """
+        if isinstance(transfer, Send):
+            self._look_send(transfer, link)
+        else:
+            self._look_load(transfer, link)
+
+    def _look_send(self, send: Send, link: SidecarLink | None) -> None:
+        if send.done:
+            return
+        if send.cancelled is not None:
+            self._cancel(send, link, TransferFailed(Reason.CANCELLED, send.cancelled))
+            return
+        if link is None:
+            self._end_send(send, _no_connector())
+            return
+        if not send.offered:
+            if refusal := _refusal(send.params.transfer_id, self._sends):
+                self._end_send(send, refusal)
+                return
+            self._sends[send.params.transfer_id] = send
+            send.offered = True
+            link.send(
+                Offer(
+                    transfer_id=send.params.transfer_id,
+                    tokens=send.tokens,
+                    estimated_bytes=send.estimated_bytes,
+                    codec=self._codec.method.name,
+                    layerwise=send.layerwise,
+                    deadline_ms=send.params.deadline_ms,
+                )
+            )
+        self._announce(send, link)
+
+    def _announce(self, send: Send, link: SidecarLink) -> None:
+        try:
+            chunks = send.new_chunks(link.ring.chunk_bytes)
+        except LayoutError as error:
+            self._cancel(send, link, TransferFailed(Reason.INTERNAL, str(error)))
+            return
+        ready = [ReadyChunk(sequence=chunk.sequence, raw_bytes=chunk.raw_bytes) for chunk in chunks]
+        for start in range(0, len(ready), MAX_BATCH):
+            link.send(ChunksReady(transfer_id=send.params.transfer_id, chunks=ready[start : start + MAX_BATCH]))
+        if seal := send.take_seal():
+            link.send(seal)
+
+    def _look_load(self, load: Load, link: SidecarLink | None) -> None:
+        if load.done:
+            return
+        if load.cancelled is not None:
+            self._cancel(load, link, TransferFailed(Reason.CANCELLED, load.cancelled))
+        elif link is None:
+            self._end_load(load, _no_connector())
+        elif not load.fetched:
+            if refusal := _refusal(load.params.transfer_id, self._loads):
+                self._end_load(load, refusal)
+                return
+            fetch = Fetch(
+                transfer_id=load.params.transfer_id,
+                peers=list(load.params.peers),
+                token_start=load.token_start,
+                token_stop=load.token_stop,
+                deadline_ms=load.params.deadline_ms,
+            )
+            try:
+                packets.check_from_agent(fetch)
+            except RingError as error:
+                self._end_load(load, TransferFailed(Reason.INTERNAL, f"this transfer cannot be asked for: {error}"))
+                return
+            self._loads[load.params.transfer_id] = load
+            load.fetched = True
+            link.send(fetch)
+
+    # ---- what the sidecar said ----
+
+    def fill(self, message: Fill, link: SidecarLink) -> None:
+        """Write a chunk into the slot that was lent for it."""
+        send = self._sends.get(message.transfer_id)
+        chunk = send.chunk(message.sequence) if send is not None else None
+        raw_bytes = wire_bytes = digest = 0
+        failure: TransferFailed | None = None
+        if send is not None and send.memory is not None and chunk is not None:
+            try:
+                header = self._codec.fill(
+                    link.ring, message.slot, self._layout, send.memory, message.transfer_id, message.generation, chunk
+                )
+                raw_bytes, wire_bytes, digest = header.raw_bytes, header.wire_bytes, header.digest
+            except Exception as error:
+                _log.exception("cannot read the engine's KV", extra={"transfer_id": message.transfer_id})
+                failure = TransferFailed(Reason.INTERNAL, f"cannot read the engine's KV: {error}")
+        link.send(
+            Filled(
+                transfer_id=message.transfer_id,
+                slot=message.slot,
+                sequence=message.sequence,
+                raw_bytes=raw_bytes,
+                wire_bytes=wire_bytes,
+                digest=digest,
+            )
+        )
+        if send is not None and failure is not None:
+            self._cancel(send, link, failure)
+
+    def arrived(self, message: Arrived, link: SidecarLink) -> None:
+        """Write the chunk in this slot into the engine's memory, if it may be."""
+        load = self._loads.get(message.transfer_id)
+        sequence, ok = 0, False
+        failure: TransferFailed | None = None
+        try:
+            header = slot_header(link.ring, message.slot)
+            sequence = header.sequence
+            if load is not None and load.memory is not None:
+                shape = load.admit(header)
+                load.begin(header)
+                self._codec.read(link.ring, message.slot, header, shape, load.memory)
+                load.placed(header)
+                ok = True
+        except (FrameError, CodecError, LayoutError) as error:
+            _log.warning("refused a chunk: %s", error, extra={"transfer_id": message.transfer_id})
+        except Exception as error:
+            _log.exception("cannot write the engine's KV", extra={"transfer_id": message.transfer_id})
+            failure = TransferFailed(Reason.INTERNAL, f"cannot write the engine's KV: {error}")
+        link.send(Consumed(transfer_id=message.transfer_id, slot=message.slot, sequence=sequence, ok=ok))
+        if load is not None and failure is not None:
+            self._cancel(load, link, failure)
+
+    def sent(self, message: Sent) -> None:
+        send = self._sends.get(message.transfer_id)
+        if send is not None:
+            self._end_send(send, None if message.committed else _failure(message.reason, message.message))
+
+    def loaded(self, message: Loaded) -> None:
+        load = self._loads.get(message.transfer_id)
+        if load is None:
+            return
+        if not load.complete:
+            self._end_load(load, TransferFailed(Reason.INTERNAL, "declared loaded before every chunk was written"))
+            return
+        self._end_load(
+            load,
+            LoadResult(
+                first_token=None if message.first_token < 0 else message.first_token,
+                chunks=message.chunks,
+                raw_bytes=message.raw_bytes,
+                wire_bytes=message.wire_bytes,
+            ),
+        )
+
+    def failed(self, message: LoadFailed) -> None:
+        load = self._loads.get(message.transfer_id)
+        if load is not None:
+            self._end_load(load, _failure(message.reason, message.message))
+
+    # ---- ends ----
+
+    def expire(self, now: float, link: SidecarLink | None) -> None:
+        """End what the sidecar should have ended long ago. now: monotonic seconds.
+
+        Raises:
+            RingUnavailable: the sidecar went away.
+        """
+        for transfer in self._all():
+            if now >= transfer.expires:
+                failure = TransferFailed(Reason.DEADLINE, f"no answer within {transfer.params.deadline_ms} ms")
+                self._cancel(transfer, link, failure)
+
+    def end_all(self, reason: Reason, message: str) -> None:
+        for transfer in self._all():
+            self.end(transfer, TransferFailed(reason, message))
+
+    def end(self, transfer: Send | Load, failure: TransferFailed) -> None:
+        """Give its memory back; nothing is said to the sidecar."""
+        if isinstance(transfer, Send):
+            self._end_send(transfer, failure)
+        else:
+            self._end_load(transfer, failure)
+
+    def cancel_all(self, link: SidecarLink | None, message: str) -> None:
+        """Raises RingUnavailable: the sidecar went away."""
+        for transfer in self._all():
+            self._cancel(transfer, link, TransferFailed(Reason.CANCELLED, message))
+
+    def _all(self) -> list[Send | Load]:
+        return [*self._sends.values(), *self._loads.values()]
+
+    def _cancel(self, transfer: Send | Load, link: SidecarLink | None, failure: TransferFailed) -> None:
+        """End it here at once: only this thread touches its memory. The sidecar is told, and its answer ignored."""
+        known = transfer.offered if isinstance(transfer, Send) else transfer.fetched
+        self.end(transfer, failure)
+        if known and link is not None:
+            link.send(Cancel(transfer_id=transfer.params.transfer_id, reason=failure.message[:_MAX_TEXT]))
+
+    def _end_send(self, send: Send, failure: TransferFailed | None) -> None:
+        if self._sends.get(send.params.transfer_id) is send:
+            del self._sends[send.params.transfer_id]
+        self._on_end(send)
+        send.finish(failure)
+
+    def _end_load(self, load: Load, outcome: LoadResult | TransferFailed) -> None:
+        if self._loads.get(load.params.transfer_id) is load:
+            del self._loads[load.params.transfer_id]
+        self._on_end(load)
+        load.finish(outcome)
+
+
+def _refusal(transfer_id: str, open_transfers: dict[str, Send] | dict[str, Load]) -> TransferFailed | None:
+    if transfer_id in open_transfers:
+        return TransferFailed(Reason.INTERNAL, "this transfer id is already in use")
+    if len(open_transfers) >= MAX_OPEN:
+        return TransferFailed(Reason.NO_CAPACITY, f"{MAX_OPEN} transfers are open, no more are possible")
+    return None
+
+
+def _no_connector() -> TransferFailed:
+    return TransferFailed(Reason.NO_CONNECTOR, "no sidecar is attached")
+
+
+def _failure(reason: str, message: str) -> TransferFailed:
+    try:
+        return TransferFailed(Reason(reason), message)
+    except ValueError:
+        return TransferFailed(Reason.INTERNAL, f"{reason}: {message}")

@@ -1,0 +1,200 @@
+"""Messages between agent (engine process) and sidecar over the control socket of the ring.
+
+The socket is a Unix SEQPACKET: one message a packet, msgpack, at most `MAX_PACKET_BYTES`. The sidecar owns every
+slot. Life of a slot on prefill: free → `Fill` lends it to the agent, who writes header and payload → `Filled` gives
+it back → sent → free when the peer acknowledged it. On decode: posted as a receive → arrived → `Arrived` lends it →
+`Consumed` gives it back → posted again. A slot that is lent when the agent's socket closes is free again, since the
+process that could write it is gone (an agent closes its socket only after its copies have ended).
+
+For each `Offer` there is exactly one `Sent`, for each `Fetch` exactly one `Loaded` or `LoadFailed`; after it, neither
+side names the transfer again, and the agent reads or writes none of its blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+PROTOCOL_VERSION = 1
+MAX_PACKET_BYTES = 64 * 1024
+MAX_BATCH = 64
+
+Text = Annotated[str, Meta(max_length=256)]
+LongText = Annotated[str, Meta(max_length=1024)]
+TransferId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Size = Annotated[int, Meta(ge=0, le=2**48)]
+U64 = Annotated[int, Meta(ge=0)]
+"""msgpack itself ends at 2^64 - 1."""
+Nanoseconds = Annotated[int, Meta(ge=0)]
+"""CLOCK_MONOTONIC of this machine, which both containers of a pod share; never sent to a peer."""
+
+
+class RingMessage(msgspec.Struct, frozen=True, tag_field="t", forbid_unknown_fields=True):
+    """Base of all ring messages."""
+
+
+# ---- agent → sidecar ----
+
+
+class Attach(RingMessage, frozen=True, tag="attach"):
+    """First message. fingerprint: what both sides must share. codecs: what this agent can encode and decode."""
+
+    version: Count
+    engine_boot_id: Text
+    role: Text
+    fingerprint: Annotated[dict[Text, LongText], Meta(max_length=64)]
+    first_layer: Count
+    layer_count: Count
+    total_layers: Count
+    codecs: Annotated[list[Text], Meta(max_length=32)]
+
+
+class Beat(RingMessage, frozen=True, tag="beat"):
+    """Every second. age_ms: since the engine's own loop last turned (not the agent's thread)."""
+
+    age_ms: Size
+
+
+class Offer(RingMessage, frozen=True, tag="offer"):
+    """Prefill: this transfer's KV will become ready here. tokens: of the whole prompt."""
+
+    transfer_id: TransferId
+    tokens: Count
+    estimated_bytes: Size
+    codec: Text
+    layerwise: bool
+    deadline_ms: Count
+
+
+class ReadyChunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A chunk that the agent could fill now. Sequence numbers are given out by the agent, from 0, without gaps."""
+
+    sequence: Count
+    raw_bytes: Size
+
+
+class ChunksReady(RingMessage, frozen=True, tag="ready"):
+    transfer_id: TransferId
+    chunks: Annotated[list[ReadyChunk], Meta(max_length=MAX_BATCH)]
+
+
+class Filled(RingMessage, frozen=True, tag="filled"):
+    """Answer to `Fill`: the slot holds header and payload.
+
+    wire_bytes: of the payload. wire_bytes 0: nothing was written, because the transfer is over for this agent (a
+    `Cancel` crossed the `Fill`); the slot is free again and the chunk must not be sent.
+    """
+
+    transfer_id: TransferId
+    slot: Count
+    sequence: Count
+    raw_bytes: Size
+    wire_bytes: Size
+    digest: U64
+
+
+class ManifestLayer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    layer: Count
+    tokens: Count
+    chunks: Count
+
+
+class SealOffer(RingMessage, frozen=True, tag="seal"):
+    """The forward pass is over and every chunk was announced. first_token: -1 if unknown."""
+
+    transfer_id: TransferId
+    chunks: Count
+    layers: Annotated[list[ManifestLayer], Meta(max_length=1024)]
+    first_token: Annotated[int, Meta(ge=-1, le=2**31)]
+    compute_started_ns: Nanoseconds
+    compute_finished_ns: Nanoseconds
+
+
+class Fetch(RingMessage, frozen=True, tag="fetch"):
+    """Decode: load this range of the prompt from these peers, which together hold every layer that is held here."""
+
+    transfer_id: TransferId
+    peers: Annotated[list[Text], Meta(min_length=1, max_length=64)]
+    token_start: Count
+    token_stop: Count
+    deadline_ms: Count
+
+
+class Consumed(RingMessage, frozen=True, tag="consumed"):
+    """The slot was read. ok: its digest fitted and its rows were written."""
+
+    transfer_id: TransferId
+    slot: Count
+    sequence: Count
+    ok: bool
+
+
+class Cancel(RingMessage, frozen=True, tag="cancel"):
+    """The engine no longer wants this transfer; it is still answered by `Sent` or `LoadFailed`."""
+
+    transfer_id: TransferId
+    reason: Text
+
+
+# ---- sidecar → agent ----
+
+
+class Attached(RingMessage, frozen=True, tag="attached"):
+    version: Count
+    sidecar_boot_id: Text
+    slots: Count
+    chunk_bytes: Size
+
+
+class Refused(RingMessage, frozen=True, tag="refused"):
+    message: LongText
+
+
+class Fill(RingMessage, frozen=True, tag="fill"):
+    """Write this chunk into this slot. A chunk may be asked for again in another generation (failurePolicy Retry)."""
+
+    transfer_id: TransferId
+    slot: Count
+    sequence: Count
+    generation: Count
+
+
+class Sent(RingMessage, frozen=True, tag="sent"):
+    """Prefill: the transfer is over and its blocks are the engine's again. reason: empty when committed."""
+
+    transfer_id: TransferId
+    committed: bool
+    reason: Text
+    message: LongText
+
+
+class Arrived(RingMessage, frozen=True, tag="arrived"):
+    """Decode: this slot holds a chunk of this transfer; header checked, payload not."""
+
+    transfer_id: TransferId
+    slot: Count
+
+
+class Loaded(RingMessage, frozen=True, tag="loaded"):
+    """Decode: every layer and token of the range is in place and acknowledged."""
+
+    transfer_id: TransferId
+    first_token: Annotated[int, Meta(ge=-1, le=2**31)]
+    chunks: Count
+    raw_bytes: Size
+    wire_bytes: Size
+
+
+class LoadFailed(RingMessage, frozen=True, tag="failed"):
+    """Decode: what arrived must not be used. reason: a value of `errors.Reason`."""
+
+    transfer_id: TransferId
+    reason: Text
+    message: LongText
+
+
+FromAgent = Attach | Beat | Offer | ChunksReady | Filled | SealOffer | Fetch | Consumed | Cancel
+FromSidecar = Attached | Refused | Fill | Sent | Arrived | Loaded | LoadFailed

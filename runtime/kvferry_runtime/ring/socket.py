@@ -1,0 +1,302 @@
+"""The ring's control socket: Unix SEQPACKET, one message a packet.
+
+The sidecar's side lives in its event loop and serves one agent at a time. The agent's side never blocks either: the
+agent polls its descriptor together with its own wake-ups. Both queue what the other side does not read yet, up to a
+bound; beyond it the other side counts as gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kvferry_contract import paths
+from kvferry_runtime.errors import RingError, RingUnavailable, SettingsError
+from kvferry_runtime.ring import packets
+from kvferry_runtime.ring.messages import MAX_PACKET_BYTES, FromAgent, FromSidecar, Refused, RingMessage
+
+MAX_QUEUED = 8192
+"""Packets that may wait for the other side; far more than all slots and transfers of a busy pod cause."""
+
+_BACKLOG = 8
+_SOCKET_BUFFER = 1 << 20
+_log = logging.getLogger(__name__)
+
+
+class PacketQueue:
+    """Outgoing packets of one non-blocking socket, sent in order as the other side takes them."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._waiting: deque[bytes] = deque()
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting
+
+    def put(self, packet: bytes) -> None:
+        """Send now what the socket takes, keep the rest.
+
+        Raises:
+            RingUnavailable: the other side went away, or has not read for `MAX_QUEUED` packets.
+        """
+        if len(self._waiting) >= MAX_QUEUED:
+            raise RingUnavailable(f"the other side of the ring has left {MAX_QUEUED} packets unread")
+        self._waiting.append(packet)
+        self.flush()
+
+    def flush(self) -> None:
+        """Raises RingUnavailable if the other side went away."""
+        try:
+            while self._waiting:
+                self._socket.send(self._waiting[0])
+                self._waiting.popleft()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise RingUnavailable(f"the other side of the ring went away: {error.strerror}") from error
+
+
+class AgentChannel:
+    """The sidecar's end of the connection to its agent. Only to be used in the event loop that accepted it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+        self._queue = PacketQueue(sock)
+        self._closed = False
+        self._readable: asyncio.Future[None] | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def send(self, message: FromSidecar) -> None:
+        """Queue a message; never blocks.
+
+        Raises:
+            RingUnavailable: the channel is closed, or the agent does not read; it is then closed.
+            RingError: the message is too large.
+        """
+        packet = packets.encode(message)
+        if self._closed:
+            raise RingUnavailable("the agent is gone")
+        try:
+            self._queue.put(packet)
+        except RingUnavailable:
+            self.close()
+            raise
+        if not self._queue.empty:
+            self._loop.add_writer(self._socket, self._on_writable)
+
+    async def receive(self) -> FromAgent:
+        """The next message.
+
+        Raises:
+            RingUnavailable: the agent went away or the channel was closed.
+            RingError: the agent sent what is no message; the channel is closed.
+        """
+        packet = await self._packet()
+        if not packet:
+            self.close()
+            raise RingUnavailable("the agent went away")
+        try:
+            return packets.decode_from_agent(packet)
+        except RingError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Idempotent. A pending `receive` ends with RingUnavailable."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        self._wake()
+
+    async def _packet(self) -> bytes:
+        while not self._closed:
+            try:
+                return self._socket.recv(MAX_PACKET_BYTES + 1)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.close()
+                raise RingUnavailable(f"the agent went away: {error.strerror}") from error
+            self._readable = self._loop.create_future()
+            self._loop.add_reader(self._socket, self._wake)
+            try:
+                await self._readable
+            finally:
+                self._readable = None
+                if not self._closed:
+                    self._loop.remove_reader(self._socket)
+        raise RingUnavailable("the agent is gone")
+
+    def _wake(self) -> None:
+        if self._readable is not None and not self._readable.done():
+            self._readable.set_result(None)
+
+    def _on_writable(self) -> None:
+        try:
+            self._queue.flush()
+        except RingUnavailable:
+            self.close()
+            return
+        if self._queue.empty:
+            self._loop.remove_writer(self._socket)
+
+
+class AgentServer:
+    """Listens in the ring's folder. One agent at a time; another one is refused with a message."""
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = None
+        self._path: Path | None = None
+        self._current: AgentChannel | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def start(self, directory: Path, on_agent: Callable[[AgentChannel], None]) -> None:
+        """Listen on `directory/agent.sock`; `on_agent` is called for each accepted agent, before its first message.
+
+        Call it after the ring was made: that keeps other sidecars out, so a socket found here has no owner.
+
+        Raises:
+            SettingsError: the socket cannot be made there.
+        """
+        path = directory / paths.RING_SOCKET
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            path.unlink(missing_ok=True)
+            with _short_path(directory) as short:
+                listener.bind(short)
+            path.chmod(0o660)
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise SettingsError(f"cannot listen on {path}: {error.strerror or error}") from error
+        self._listener, self._path = listener, path
+        self._accepting = asyncio.create_task(self._accept(listener, on_agent), name="ring-accept")
+
+    async def close(self) -> None:
+        """Close the agent's channel and the socket. Idempotent."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+            self._accepting = None
+        if self._current is not None:
+            self._current.close()
+            self._current = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
+
+    async def _accept(self, listener: socket.socket, on_agent: Callable[[AgentChannel], None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sock, _ = await loop.sock_accept(listener)
+            _configure(sock)
+            if self._current is not None and not self._current.closed:
+                _log.warning("refused a second agent")
+                with sock, contextlib.suppress(OSError):
+                    message = "another engine is attached to this sidecar; only one can be"
+                    sock.send(packets.encode(Refused(message=message)))
+                continue
+            self._current = AgentChannel(sock)
+            on_agent(self._current)
+
+
+class SidecarSocket:
+    """The agent's end: non-blocking, to be polled. Only to be used by one thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._queue = PacketQueue(sock)
+
+    @classmethod
+    def connect(cls, directory: Path) -> SidecarSocket:
+        """Connect to `directory/agent.sock`; returns or fails at once.
+
+        Raises:
+            RingUnavailable: nobody listens there (yet).
+        """
+        path = directory / paths.RING_SOCKET
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        _configure(sock)
+        try:
+            with _short_path(directory) as short:
+                sock.connect(short)
+        except OSError as error:
+            sock.close()
+            raise RingUnavailable(f"no sidecar at {path}: {error.strerror or error}") from error
+        return cls(sock)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Packets wait: poll for writability too, then call `flush`."""
+        return not self._queue.empty
+
+    def send(self, message: RingMessage) -> None:
+        """Queue a message; never blocks.
+
+        Raises:
+            RingUnavailable: the sidecar went away or does not read.
+            RingError: the message is too large.
+        """
+        self._queue.put(packets.encode(message))
+
+    def flush(self) -> None:
+        """Raises RingUnavailable if the sidecar went away."""
+        self._queue.flush()
+
+    def receive(self) -> FromSidecar | None:
+        """The next message, None if there is none now.
+
+        Raises:
+            RingUnavailable: the sidecar went away.
+            RingError: it sent what is no message.
+        """
+        try:
+            packet = self._socket.recv(MAX_PACKET_BYTES + 1)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise RingUnavailable(f"the sidecar went away: {error.strerror}") from error
+        if not packet:
+            raise RingUnavailable("the sidecar went away")
+        return packets.decode_from_sidecar(packet)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._socket.close()
+
+
+@contextlib.contextmanager
+def _short_path(directory: Path) -> Iterator[str]:
+    """The socket's path through a descriptor of its folder: an address has room for 107 bytes only."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{paths.RING_SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+def _configure(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER)

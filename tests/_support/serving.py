@@ -1,0 +1,213 @@
+"""A model served by real processes, for tests: `kvferry local up`, an aggregated engine beside it, a client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "build/models/SmolLM2-135M-Instruct"
+BIN = Path(sys.executable).parent
+START_SECONDS = 120
+
+
+def manifest(name: str, method: str = "none", policy: str = "Recompute", prefill: int = 1, decode: int = 1) -> str:
+    """A `DisaggregatedModel` of the test model as YAML; small rings, so that several fit on one machine."""
+    return yaml.safe_dump(
+        {
+            "apiVersion": "kvferry.io/v1alpha1",
+            "kind": "DisaggregatedModel",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "model": {
+                    "uri": f"file:///models/{MODEL.name}",
+                    "servedName": "smollm2",
+                    "cache": {"type": "hostPath", "path": "/var/lib/kvferry/models"},
+                },
+                "engine": {"type": "reference"},
+                "prefill": {"replicas": prefill},
+                "decode": {"replicas": decode},
+                "transfer": {
+                    "compression": {"method": method},
+                    "failurePolicy": policy,
+                    "bufferBytes": "64Mi",
+                },
+            },
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod as `instance.json` tells of it."""
+
+    name: str
+    role: str
+    address: str
+    pids: Mapping[str, int]
+
+    @property
+    def engine(self) -> str:
+        return f"http://{self.address}:8000"
+
+    @property
+    def sidecar(self) -> str:
+        return f"http://{self.address}:7401"
+
+
+class Serving:
+    """A running deployment."""
+
+    def __init__(self, process: subprocess.Popen[bytes], record: Path) -> None:
+        self.process = process
+        self._record = record
+
+    def record(self) -> dict[str, Any]:
+        parsed: dict[str, Any] = json.loads(self._record.read_text())
+        return parsed
+
+    @property
+    def url(self) -> str:
+        return str(self.record()["url"])
+
+    def pods(self, role: str) -> list[Pod]:
+        return [
+            Pod(pod["name"], pod["role"], pod["address"], {item["name"]: item["pid"] for item in pod["containers"]})
+            for pod in self.record()["pods"]
+            if pod["role"] == role
+        ]
+
+    def ready(self) -> bool:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            pods = self.record()["pods"]
+            return bool(pods) and all(item["ready"] for pod in pods for item in pod["containers"])
+        return False
+
+
+@contextlib.contextmanager
+def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
+    """Start the object in `text` in local mode and wait until every pod is ready; everything is gone afterwards."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    output = (folder / f"{name}.log").open("wb")
+    process = subprocess.Popen(
+        [BIN / "kvferry", "local", "up", "-f", path, "--model-dir", MODEL.parent],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+    )
+    try:
+        instance = Serving(process, folder / "kvferry" / f"default-{name}" / "instance.json")
+        deadline = time.monotonic() + START_SECONDS
+        while not instance.ready():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"not ready: {Path(output.name).read_text()[-3000:]}")
+            time.sleep(0.2)
+        yield instance
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        output.close()
+
+
+@contextlib.contextmanager
+def aggregated(folder: Path) -> Iterator[str]:
+    """One engine that serves alone; gives its URL."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    output = (folder / "aggregated.log").open("wb")
+    process = subprocess.Popen(
+        [BIN / "kvferry-runtime", "engine", "--role", "aggregated", "--model", MODEL, "--served-name", "smollm2",
+         "--host", "127.0.0.1", "--port", str(port)],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+    )  # fmt: skip
+    try:
+        asyncio.run(until_ready(f"http://127.0.0.1:{port}/readyz"))
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        output.close()
+
+
+async def until_ready(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+
+        async def answers() -> bool:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(url, timeout=aiohttp.ClientTimeout(2)) as response:
+                    return response.status == 200
+            return False
+
+        await until(answers, START_SECONDS, f"{url} answers 200")
+
+
+async def until(condition: Callable[[], Any], seconds: float, what: str) -> None:
+    """Wait until `condition` (a function or coroutine function) is true; `what` names it when it never is."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if asyncio.iscoroutine(value):
+            value = await value
+        if value:
+            return
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        await asyncio.sleep(0.05)
+
+
+class Client:
+    """Sends completions of token ids and returns bodies."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def get(self, url: str) -> dict[str, Any]:
+        async with self._session.get(url) as response:
+            parsed: dict[str, Any] = await response.json()
+            return parsed
+
+    async def complete(self, url: str, prompt: Sequence[int], max_tokens: int = 8) -> tuple[int, dict[str, Any]]:
+        body = {
+            "model": "smollm2",
+            "prompt": list(prompt),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "return_token_ids": True,
+        }
+        async with self._session.post(f"{url}/v1/completions", json=body) as response:
+            return response.status, await response.json()
+
+
+@contextlib.asynccontextmanager
+async def client() -> AsyncIterator[Client]:
+    timeout = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield Client(session)
+
+
+def tokens(body: Mapping[str, Any]) -> list[int]:
+    return [int(token) for token in body["choices"][0]["token_ids"]]
