@@ -1,1 +1,1 @@
-"""kvferry operator: one DisaggregatedModel to the Kubernetes objects that serve it."""
+"""The control plane: reads a DisaggregatedModel, says which objects it needs, and how it is doing."""

@@ -1,0 +1,46 @@
+"""The demo's table and what it comes to, for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvferry_operator.demo.comparison import Row
+from kvferry_operator.local import table
+
+_HEAD = ("PROMPT", "TOKENS", "TTFT", "AGGREGATED", "RAW", "WIRE", "RATIO", "GOODPUT", "HIDDEN", "LANE", "TOKENS EQUAL")
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """One table a method."""
+    found: list[str] = []
+    for method in dict.fromkeys(row.method for row in rows):
+        cells = [_HEAD, *(_cells(row) for row in rows if row.method == method)]
+        found += ["", f"compression {method}", *(f"  {line}" for line in table.columns(cells, frozenset(range(1, 9))))]
+    return [
+        *found,
+        "",
+        "TTFT: time to the first token through the router; AGGREGATED: the same of one engine that does all.",
+        "HIDDEN: share of the time on the wire that passed while prefill was still computing.",
+        "LANE: the transport and device that UCX says its endpoint uses.",
+    ]
+
+
+def failures(rows: Sequence[Row]) -> list[str]:
+    """One line for each row that fails the demo."""
+    return [f"compression {row.method}, prompt {row.title}: {row.failure}" for row in rows if row.failure]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.title,
+        str(row.prompt_tokens),
+        f"{1000 * row.ttft_seconds:.0f} ms",
+        f"{1000 * row.aggregated_ttft_seconds:.0f} ms",
+        table.size(row.bytes_raw),
+        table.size(row.bytes_wire),
+        f"{row.ratio:.2f}",
+        table.rate(row.goodput_bytes_per_second),
+        table.share(row.hidden_share),
+        row.lane or "-",
+        f"all {row.output_tokens}" if row.first_difference is None else f"up to {row.first_difference}",
+    )

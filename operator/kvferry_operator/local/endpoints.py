@@ -1,0 +1,51 @@
+"""From pods and their readiness to the groups that the router may use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from kvferry_contract import ports
+from kvferry_contract.endpoints import Group
+from kvferry_operator.api import names
+from kvferry_operator.local.pods import Pod
+
+
+def role_of(pod: Pod) -> str:
+    return pod.labels.get(names.LABEL_ROLE, "")
+
+
+def groups_of(pods: Iterable[Pod], addresses: Mapping[str, str], ready: Mapping[str, bool]) -> tuple[Group, ...]:
+    """One group for each role, revision and ordinal: its stages in order; ready when all of them are."""
+    members = sorted(
+        (pod for pod in pods if role_of(pod) in ("prefill", "decode")), key=lambda pod: (*_group(pod), _stage(pod))
+    )
+    groups: list[Group] = []
+    for (role, revision, ordinal), found in groupby(members, key=_group):
+        stages = list(found)
+        groups.append(
+            Group(
+                role=role,
+                ordinal=ordinal,
+                revision=revision,
+                ready=all(ready[pod.name] for pod in stages),
+                terminating=False,
+                engine=f"{addresses[stages[0].name]}:{_engine_port(stages[0])}",
+                sidecars=tuple(f"{addresses[pod.name]}:{ports.SIDECAR_PEER}" for pod in stages),
+                pod=stages[0].name,
+            )
+        )
+    return tuple(groups)
+
+
+def _group(pod: Pod) -> tuple[str, str, int]:
+    return role_of(pod), pod.labels.get(names.LABEL_REVISION, ""), pod.ordinal
+
+
+def _stage(pod: Pod) -> int:
+    return int(pod.labels.get(names.LABEL_STAGE, "0"))
+
+
+def _engine_port(pod: Pod) -> int:
+    declared = pod.container(names.CONTAINER_ENGINE).spec.get("ports", ())
+    return int(declared[0]["containerPort"]) if declared else ports.ENGINE

@@ -1,0 +1,125 @@
+"""From what a user asks for to what a session needs: the changed object, its children, the model's folder."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvferry_contract import paths
+from kvferry_operator.api import defaults
+from kvferry_operator.api.parse import parse
+from kvferry_operator.api.types import CacheType, DisaggregatedModel, EngineType, Mode
+from kvferry_operator.desired.build import build
+from kvferry_operator.desired.settings import Settings
+from kvferry_operator.local.pods import Manifest
+from kvferry_operator.local.session import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the command line says beside the file. Empty and None leave the object as it is.
+
+    name: another name, for a second instance. model: a model's folder on this machine. models: the folder that
+    stands for the volume at /models. method: compression. prefill, decode: numbers of groups. aggregated: one
+    engine does all, and requests go to it without a router.
+    """
+
+    name: str = ""
+    model: Path | None = None
+    models: Path | None = None
+    logs: Path | None = None
+    method: str = ""
+    prefill: int | None = None
+    decode: int | None = None
+    aggregated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    model: DisaggregatedModel
+    manifests: tuple[Manifest, ...]
+    options: Options
+
+    @property
+    def served_name(self) -> str:
+        """What clients put in `model`."""
+        return defaults.served_name(self.model)
+
+
+def request(raw: Mapping[str, Any], changes: Changes) -> Request:
+    """
+    raw: the object as it was read.
+
+    Raises:
+        SpecInvalid: it is refused, with the changes or without them.
+    """
+    parse(raw)
+    model = parse(changed(raw, changes))
+    models = changes.models or (changes.model.absolute().parent if changes.model else _models(model))
+    if models is not None and model.spec.model.uri.startswith("hf://"):
+        models.mkdir(parents=True, exist_ok=True)
+    options = Options(
+        models=models.absolute() if models else None,
+        logs=changes.logs,
+        model_path=_checked_path(model),
+        model_uri=model.spec.model.uri,
+    )
+    return Request(model, build(model, Settings()), options)
+
+
+def changed(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
+    """The object with the changes in it. Pure."""
+    result: dict[str, Any] = copy.deepcopy(dict(raw))
+    spec = result["spec"]
+    if changes.name:
+        result["metadata"]["name"] = changes.name
+    if changes.model is not None:
+        folder = changes.model.absolute()
+        kept = {key: value for key, value in spec["model"].items() if key == "servedName"}
+        cache = {"type": CacheType.HOST_PATH.value, "path": str(folder.parent)}
+        spec["model"] = {"uri": f"file://{paths.MODEL_DIR}/{folder.name}", "cache": cache, **kept}
+    if changes.method:
+        spec.setdefault("transfer", {}).setdefault("compression", {})["method"] = changes.method
+    if changes.aggregated:
+        spec.pop("prefill", None)
+        spec["mode"] = Mode.AGGREGATED.value
+        spec["router"] = {"replicas": 0}
+    for role, count in (("prefill", changes.prefill), ("decode", changes.decode)):
+        if count is not None:
+            spec.setdefault(role, {})["replicas"] = count
+    return result
+
+
+def checkout() -> Path | None:
+    """The folder of the project's sources, when this code runs from there."""
+    top = Path(__file__).parents[3]
+    return top if (top / "examples").is_dir() and (top / "pyproject.toml").is_file() else None
+
+
+def default_models() -> Path:
+    """What stands for the model volume unless the user says: `build/models` of a checkout, else the user's cache."""
+    top = checkout()
+    if top is not None:
+        return top / "build" / "models"
+    cache = os.environ.get("XDG_CACHE_HOME", "") or str(Path("~/.cache").expanduser())
+    return Path(cache) / "kvferry" / "models"
+
+
+def _models(model: DisaggregatedModel) -> Path | None:
+    """A node's folder that is here too stands for itself."""
+    cache = model.spec.model.cache
+    if cache.type is CacheType.HOST_PATH and Path(cache.path).is_dir():
+        return None
+    return default_models()
+
+
+def _checked_path(model: DisaggregatedModel) -> str:
+    """The model's folder in the container; empty when it is downloaded, or an engine of another make reads it."""
+    uri = model.spec.model.uri
+    if uri.startswith("hf://") or model.spec.engine.type is EngineType.CUSTOM:
+        return ""
+    return defaults.model_directory(model.spec)

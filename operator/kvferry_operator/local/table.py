@@ -1,0 +1,96 @@
+"""Tables for people: pods of an instance, recent transfers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from kvferry_operator.local.record import Phase, PodRecord, Record
+from kvferry_operator.local.transfers import Transfer
+from kvferry_operator.local.usage import Usage, total
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
+    """Lines with aligned columns, two spaces apart. right: numbers of the columns that are flush right."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def pods(record: Record, usage: Mapping[int, Usage]) -> list[str]:
+    """usage: by the pid of a container."""
+    rows: list[tuple[str, ...]] = [("POD", "ROLE", "ADDRESS", "READY", "STATE", "RESTARTS", "CPU", "MEMORY")]
+    rows += [_pod(pod, usage) for pod in record.pods]
+    return columns(rows, right=frozenset({5, 6, 7}))
+
+
+def transfers(found: Iterable[Transfer]) -> list[str]:
+    """One line each, newest first; empty when there are none."""
+    rows: list[tuple[str, ...]] = [("TRANSFER", "STATE", "CODEC", "TOKENS", "RAW", "WIRE", "GOODPUT", "HIDDEN", "LANE")]
+    rows += [_transfer(transfer) for transfer in found]
+    return columns(rows, right=frozenset({3, 4, 5, 6, 7})) if len(rows) > 1 else []
+
+
+def size(count: float) -> str:
+    """`1.5 MiB`."""
+    for unit in _UNITS[:-1]:
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def rate(bytes_per_second: float) -> str:
+    """`0.98 GB/s`, as transfer speeds are usually given."""
+    return f"{bytes_per_second / 1e9:.2f} GB/s"
+
+
+def share(value: float | None) -> str:
+    """`93 %`; a dash when it is not known."""
+    return "-" if value is None else f"{100 * value:.0f} %"
+
+
+def _pod(pod: PodRecord, usage: Mapping[int, Usage]) -> tuple[str, ...]:
+    used = total([usage[item.pid] for item in pod.containers if item.pid in usage])
+    ready = sum(container.ready for container in pod.containers)
+    return (
+        pod.name,
+        pod.role or "-",
+        pod.address,
+        f"{ready}/{len(pod.containers)}",
+        _state(pod),
+        str(pod.restarts),
+        f"{100 * used.cpu:.0f} %",
+        size(used.memory_bytes),
+    )
+
+
+def _state(pod: PodRecord) -> str:
+    """What a person should know first: what is wrong, else what is awaited, else that it runs."""
+    for phase in (Phase.BACKOFF, Phase.STARTING, Phase.WAITING):
+        for container in pod.containers:
+            if container.phase is phase:
+                return f"{container.name}: {container.note}" if phase is Phase.BACKOFF else f"{container.name} {phase}"
+    return "ready" if pod.ready else "not ready"
+
+
+def _transfer(transfer: Transfer) -> tuple[str, ...]:
+    failed = transfer.get("reason") or ""
+    state = str(transfer.get("state", "?"))
+    return (
+        str(transfer.get("id", "?"))[:8],
+        f"{state} ({failed})" if failed else state,
+        str(transfer.get("codec", "-")),
+        str(transfer.get("tokens", "-")),
+        size(transfer.get("bytes_raw", 0)),
+        size(transfer.get("bytes_wire", 0)),
+        rate(transfer.get("goodput_bytes_per_s") or 0.0),
+        share(transfer.get("hidden_share")),
+        ",".join(transfer.get("lanes") or ()) or "-",
+    )

@@ -1,0 +1,180 @@
+"""The demo: what it measures, what counts as a failure, what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvferry_operator.cli.demo import run as run_command
+from kvferry_operator.cli.main import build_parser, main
+from kvferry_operator.demo import report
+from kvferry_operator.demo.comparison import Row, compare, first_difference
+from kvferry_operator.demo.errors import DemoFailed
+from kvferry_operator.demo.measure import Answer, complete
+from kvferry_operator.demo.prompts import PROMPTS
+
+TOKENS = st.lists(st.integers(0, 3), max_size=6)
+SENT = {
+    "bytes_raw": 4096,
+    "bytes_wire": 2176,
+    "goodput_bytes_per_s": 5e8,
+    "hidden_share": 0.9,
+    "lanes": ["tcp:lo"],
+    "digest": "ab",
+}
+
+
+def answer(tokens: tuple[int, ...] = (1, 2, 3), mode: str = "transferred", reason: str = "") -> Answer:
+    return Answer(tokens, "text", 7, 0.25, {"mode": mode, "reason": reason})
+
+
+def row(method: str = "none", **changes: Any) -> Row:
+    given_parts = {"routed": answer(), "aggregated": answer(), "sent": SENT, "received": {"digest": "ab"}} | changes
+    return compare("ferry", method, **given_parts)
+
+
+@given(one=TOKENS, other=TOKENS)
+def test_the_first_difference_is_where_two_answers_part(one: list[int], other: list[int]) -> None:
+    found = first_difference(one, other)
+    if found is None:
+        assert one == other
+    else:
+        assert one[:found] == other[:found]
+        assert one[found : found + 1] != other[found : found + 1]
+
+
+@pytest.mark.parametrize(
+    ("found", "failure"),
+    [
+        (row(), ""),
+        (row("fp8"), ""),
+        (row("fp8", routed=answer((1, 9, 3))), ""),
+        (row("none", routed=answer((1, 9, 3))), "token 1 differs, and none may not change anything"),
+        (row("none", routed=answer((1, 2))), "token 2 differs, and none may not change anything"),
+        (row("fp8", routed=answer(mode="recomputed", reason="deadline")), "was not transferred (recomputed: deadline)"),
+        (row("none", received={"digest": "cd"}), "different digests"),
+        (row("none", sent=None, received=None), "different digests"),
+    ],
+)
+def test_what_fails_the_demo(found: Row, failure: str) -> None:
+    assert failure in found.failure
+    assert bool(failure) == bool(found.failure)
+
+
+def test_the_json_line_has_the_names_that_other_tools_read() -> None:
+    line = json.loads(json.dumps(row("fp8", routed=answer((1, 9, 3))).to_json()))
+    assert line == {
+        "name": "demo",
+        "prompt": "ferry",
+        "prompt_tokens": 7,
+        "output_tokens": 3,
+        "method": "fp8",
+        "ttft_s": 0.25,
+        "aggregated_ttft_s": 0.25,
+        "bytes_raw": 4096,
+        "bytes_wire": 2176,
+        "goodput_bytes_per_s": 5e8,
+        "hidden_share": 0.9,
+        "lane": "tcp:lo",
+        "mode": "transferred",
+        "digests_equal": True,
+        "tokens_equal": False,
+        "first_difference": 1,
+    }
+
+
+def test_the_table_has_a_line_a_prompt_for_each_method() -> None:
+    lines = report.lines([row(), row("fp8", routed=answer((1, 9, 3)))])
+    text = "\n".join(lines)
+    assert "compression none" in text and "compression fp8" in text
+    assert any(line.split()[-2:] == ["all", "3"] and "tcp:lo" in line and "0.50 GB/s" in line for line in lines)
+    assert any(line.split()[-3:] == ["up", "to", "1"] for line in lines)
+
+
+def test_there_are_enough_prompts_and_two_are_long() -> None:
+    assert len(PROMPTS) >= 8
+    assert len({prompt.title for prompt in PROMPTS}) == len(PROMPTS)
+    assert sum(len(prompt.text.split()) > 1000 for prompt in PROMPTS) >= 2
+
+
+@asynccontextmanager
+async def served(*events: dict[str, Any] | str, status: int = 200) -> AsyncIterator[str]:
+    """An engine that answers every completion with these events."""
+
+    async def completions(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        assert body["stream"] and body["return_token_ids"] and body["temperature"] == 0
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        for event in events:
+            await response.write(f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode())
+        return response
+
+    application = web.Application()
+    application.router.add_post("/v1/completions", completions)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def chunk(*ids: int, text: str = "x") -> dict[str, Any]:
+    return {"choices": [{"text": text, "token_ids": list(ids)}]}
+
+
+LAST = {"choices": [], "usage": {"prompt_tokens": 7}, "kvferry": {"mode": "transferred"}}
+
+
+async def test_an_answer_is_read_whole() -> None:
+    async with served(chunk(5), chunk(6, 7, text="yz"), LAST, "[DONE]") as url, aiohttp.ClientSession() as session:
+        found = await complete(session, url, "m", "hello", 3)
+    assert (found.tokens, found.text, found.prompt_tokens) == ((5, 6, 7), "xyz", 7)
+    assert found.result == {"mode": "transferred"}
+    assert 0 < found.ttft_seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("events", "status", "message"),
+    [
+        ((chunk(5),), 200, "cut its answer off after 1 tokens"),
+        (({"error": {"message": "no room"}},), 200, "failed in mid-answer: no room"),
+        (("overloaded",), 503, "answered 503: data: overloaded"),
+    ],
+)
+async def test_a_broken_answer_fails_in_words(events: tuple[Any, ...], status: int, message: str) -> None:
+    async with served(*events, status=status) as url, aiohttp.ClientSession() as session:
+        with pytest.raises(DemoFailed, match=message):
+            await complete(session, url, "m", "hello", 3)
+
+
+async def test_nobody_there_is_said_in_words() -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(DemoFailed, match=r"http://127\.64\.0\.1:9 gave no answer"):
+            await complete(session, "http://127.64.0.1:9", "m", "hello", 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compression", "zip"], "--compression: 'zip' is not one of none, fp8, int8"),
+        (["--prefill", "0"], "--prefill and --decode must be at least 1"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build_parser().parse_args(["demo"]).func is run_command
+    assert main(["demo", *arguments]) == 2
+    assert message in capsys.readouterr().err
