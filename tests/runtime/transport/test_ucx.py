@@ -1,0 +1,212 @@
+"""UCX alone: peers that die or stop, reconnecting, lanes, strangers on its port, and what it needs to run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+import ucx_peer
+from kvferry_contract.config import TransportKind
+from kvferry_runtime.errors import ConnectionLost, TransportUnavailable
+from kvferry_runtime.transport import ucx
+from kvferry_runtime.transport.base import Connection
+from kvferry_runtime.transport.ucx import UcxTransport
+from transport_pairs import SECONDS, connected, dial, open_both, settled, transports
+
+WINDOW = ucx_peer.WINDOW
+LANES_KINDS = ("tcp", "auto")
+
+
+@asynccontextmanager
+async def peer_process(kind: str, size: int) -> AsyncIterator[tuple[Connection, int]]:
+    """A connection to a peer in another process, data way open, its traffic posted; and its process id."""
+    accepted: asyncio.Queue[Connection] = asyncio.Queue()
+    transport = UcxTransport(TransportKind(kind))
+    listener = await transport.listen("127.0.0.1", 0, accepted.put_nowait)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, ucx_peer.__file__, kind, str(listener.address[1]), str(size), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        connection = await asyncio.wait_for(accepted.get(), 60)
+        address = await connection.receive_control(1 << 14)
+        connection.send_control(connection.data_address())
+        await connection.open_data(address, SECONDS)
+        while (line := await process.stdout.readline()) != b"posted\n":
+            assert line, "the peer ended early"
+        yield connection, process.pid
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        await transport.close()
+
+
+def traffic(connection: Connection, size: int) -> tuple[list[asyncio.Future[None]], list[bytearray]]:
+    """Receives that the peer serves in part, and sends."""
+    buffers = [bytearray(size) for _ in range(WINDOW)]
+    futures = [connection.receive_data(memoryview(buffer), tag) for tag, buffer in enumerate(buffers, 1)]
+    source = bytes(size)
+    futures += [connection.send_data(memoryview(source), tag + WINDOW) for tag in range(1, WINDOW + 1)]
+    return futures, buffers
+
+
+@pytest.mark.parametrize("size", [1000, 8 << 20])
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_a_killed_peer_is_noticed_and_every_buffer_comes_back(kind: str, size: int) -> None:
+    async with peer_process(kind, size) as (connection, pid):
+        futures, _ = traffic(connection, size)
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ConnectionLost):
+            async with asyncio.timeout(SECONDS):
+                await connection.receive_control(1000)
+        await connection.close(2)
+        assert all(future.done() for future in futures)
+        assert connection.leaked == 0
+        assert any(isinstance(error, ConnectionLost) for error in await settled(*futures))
+
+
+@pytest.mark.parametrize("size", [1000, 8 << 20])
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_closing_does_not_need_a_peer_that_is_stopped(kind: str, size: int) -> None:
+    async with peer_process(kind, size) as (connection, pid):
+        os.kill(pid, signal.SIGSTOP)
+        futures, buffers = traffic(connection, size)
+        await asyncio.sleep(0.05)
+        await connection.close(2)
+        assert all(future.done() for future in futures)
+        assert connection.leaked == 0
+        held = [bytes(each) for each in buffers]
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.05)
+        assert held == [bytes(each) for each in buffers], "written after the buffer came back"
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_reconnecting_at_once_loses_and_leaks_nothing(kind: str, rounds: int) -> None:
+    near, far = transports(f"ucx-{kind}")
+    accepted: asyncio.Queue[Connection] = asyncio.Queue()
+    listener = await far.listen("127.0.0.1", 0, accepted.put_nowait)
+    process = psutil.Process()
+    descriptors = []
+    try:
+        for number in range(rounds):
+            dialled = await near.connect(*listener.address, SECONDS)
+            taken = await accepted.get()
+            await open_both(dialled, taken)
+            sent, received = random.Random(number).randbytes(1 << 20), bytearray(1 << 20)
+            receive = taken.receive_data(memoryview(received), 1)
+            dialled.send_data(memoryview(sent), 1)
+            unserved = taken.receive_data(memoryview(bytearray(10)), 2)
+            assert await settled(receive) == [None]
+            assert received == sent
+            taken.send_control(b"got it")
+            assert await dialled.receive_control(100) == b"got it"
+            await asyncio.wait([asyncio.ensure_future(each.close(2)) for each in (dialled, taken)])
+            assert unserved.done()
+            descriptors.append(process.num_fds())
+    finally:
+        await near.close()
+        await far.close()
+    assert len(set(descriptors[1:])) == 1, descriptors
+
+
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_closing_in_mid_transfer_again_and_again_leaks_no_descriptor(kind: str) -> None:
+    near, far = transports(f"ucx-{kind}")
+    process = psutil.Process()
+    descriptors = []
+    source = bytes(4 << 20)
+    for _ in range(12):
+        async with connected(near, far) as pair:
+            futures = [pair.far.receive_data(memoryview(bytearray(4 << 20)), tag) for tag in (1, 2, 3)]
+            futures += [pair.near.send_data(memoryview(source), tag) for tag in (1, 2, 4)]
+            await asyncio.sleep(0)
+            await pair.far.close(1)
+            await pair.near.close(1)
+            assert all(future.done() for future in futures)
+        descriptors.append(process.num_fds())
+    assert len(set(descriptors[1:])) == 1, descriptors
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("tcp", {"tcp"}), ("shm", {"sysv", "posix"})])
+async def test_lanes_say_what_the_endpoint_uses(kind: str, expected: set[str]) -> None:
+    async with connected(*transports(f"ucx-{kind}")) as pair:
+        names = {lane.transport for lane in pair.near.lanes()}
+        assert names
+        assert names <= expected
+
+
+async def test_strangers_on_the_ports_of_ucx_change_nothing() -> None:
+    before = _listening_ports()
+    async with connected(*transports("ucx-tcp")) as pair:
+        ports = _listening_ports() - before - {pair.address}
+        assert ports
+        noise = random.Random(3)
+        for address in sorted(ports):
+            for size in (0, 1, 3, 8, 100, 5000):
+                with socket.create_connection(address, SECONDS) as stranger:
+                    stranger.sendall(noise.randbytes(size))
+                    await asyncio.sleep(0.01)
+        received = bytearray(5)
+        futures = [pair.far.receive_data(memoryview(received), 1), pair.near.send_data(memoryview(b"still"), 1)]
+        assert await settled(*futures) == [None, None]
+        assert received == b"still"
+
+
+async def test_a_network_that_changes_is_seen_by_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = transports("ucx-tcp")
+    contexts = []
+    make = ucx._Library.context
+    monkeypatch.setattr(ucx._Library, "context", lambda *args: contexts.append(1) or make(*args))
+    async with connected(near, far) as pair:
+        await open_both(*await dial(near, far))
+        assert len(contexts) == 2
+        monkeypatch.setattr(ucx, "network_snapshot", lambda: ("eth7",))
+        for _ in range(2):
+            await open_both(*await dial(near, far))
+            assert len(contexts) == 4
+        futures = [pair.far.receive_data(memoryview(bytearray(1)), 1), pair.near.send_data(memoryview(b"1"), 1)]
+        assert await settled(*futures) == [None, None]
+
+
+async def test_the_environment_of_the_process_stays_as_it_was() -> None:
+    before = dict(os.environ)
+    async with connected(*transports("ucx-tcp")):
+        pass
+    assert {name for name in os.environ if name.startswith("UCX_")} == {
+        name for name in before if name.startswith("UCX_")
+    }
+
+
+async def test_no_usable_device_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_NET_DEVICES", "nosuch0")
+    async with connected(*transports("ucx-tcp"), data=False) as pair:
+        with pytest.raises(TransportUnavailable, match=r"(?s)tcp.*UCX_NET_DEVICES.*nosuch0"):
+            pair.near.data_address()
+
+
+def test_a_missing_binding_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ucxx._lib", None)
+    with pytest.raises(TransportUnavailable, match=r"kvferry\[sidecar\]"):
+        UcxTransport()
+
+
+def _listening_ports() -> set[tuple[str, int]]:
+    """Addresses and TCP ports on which this process listens."""
+    return {
+        (entry.laddr.ip, entry.laddr.port)
+        for entry in psutil.Process().net_connections("tcp4")
+        if entry.status == psutil.CONN_LISTEN
+    }
