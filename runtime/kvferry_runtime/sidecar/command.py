@@ -1,0 +1,31 @@
+"""`kvferry-runtime sidecar`: settings come from the environment alone, as the operator renders it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from kvferry_contract import env
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `sidecar` to `kvferry-runtime`."""
+    parser = subparsers.add_parser(
+        "sidecar",
+        help="move the KV cache between this pod and others",
+        description="Runs until SIGTERM, then lets open transfers end. Settings come from the environment: "
+        f"{env.CONFIG}, {env.ROLE}, {env.RING_DIR}, {env.KEY_FILE}, {env.POD_IP}, {env.POD_NAME}.",
+    )
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve. 0 after a clean stop.
+
+    Raises:
+        SettingsError: a setting is missing or wrong.
+    """
+    from kvferry_runtime.sidecar import process
+    from kvferry_runtime.sidecar.settings import SidecarSettings
+
+    return process.run(SidecarSettings.from_environment(os.environ))

@@ -1,0 +1,75 @@
+"""Metrics of one sidecar. All label values exist at 0 from the start; none of them is an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from kvferry_runtime.errors import Reason
+from kvferry_runtime.sidecar.records import Direction
+from kvferry_runtime.wire.effects import DropReason
+from kvferry_runtime.wire.handshake import Refusal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Metrics:
+    """Its own registry, so that two sidecars in one process do not share anything."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.committed = self._counter("transfers_committed", "Transfers that ended well", "direction")
+        self.failed = self._counter("transfers_failed", "Transfers that did not", "direction", "reason")
+        self.retried = self._counter("transfers_retried", "Further generations that were begun", "direction")
+        self.raw_bytes = self._counter("raw_bytes", "KV bytes before encoding, of committed transfers", "direction")
+        self.wire_bytes = self._counter("wire_bytes", "Payload bytes of committed transfers", "direction")
+        self.chunks = self._counter("chunks", "Chunks of committed transfers", "direction")
+        self.resent = self._counter("chunks_resent", "Chunks sent (asked for) again", "direction")
+        self.dropped = self._counter("chunks_dropped", "Chunks that arrived and were not used", "reason")
+        self.rejected = self._counter("rejected_connections", "Peer connections that were refused", "reason")
+        self.dial_failed = self._counter("dial_failures", "Sessions that could not be opened to a peer", "reason")
+        self.sessions_lost = self._counter("sessions_lost", "Sessions that broke", "role")
+        self.fallbacks = self._counter("transport_fallbacks", "Sessions on lanes of another kind than asked for")
+        self.wire_seconds = self._counter("wire_seconds", "Time in which a sent chunk was in flight")
+        self.hidden_seconds = self._counter("hidden_wire_seconds", "The part of it behind the forward pass")
+        self.seconds = Histogram(
+            "kvferry_transfer_seconds",
+            "From offer or fetch to the end of a committed transfer",
+            ["direction"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        for direction in Direction:
+            for counter in (
+                self.committed, self.retried, self.raw_bytes, self.wire_bytes, self.chunks, self.resent, self.seconds
+            ):  # fmt: skip
+                counter.labels(direction.value)
+            for reason in Reason:
+                self.failed.labels(direction.value, reason.value)
+        for drop in DropReason:
+            self.dropped.labels(drop.value)
+        for refusal in Refusal:
+            self.rejected.labels(refusal.value)
+        for reason in Reason:
+            self.dial_failed.labels(reason.value)
+        for role in Direction:
+            self.sessions_lost.labels(role.value)
+
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A gauge that is read when it is asked for."""
+        Gauge(f"kvferry_{name}", text, registry=self.registry).set_function(value)
+
+    def gauges(self, name: str, text: str, label: str, values: Mapping[str, Callable[[], float]]) -> None:
+        """The same, one for each value of a label."""
+        gauge = Gauge(f"kvferry_{name}", text, [label], registry=self.registry)
+        for key, value in values.items():
+            gauge.labels(key).set_function(value)
+
+    def exposition(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"kvferry_{name}", text, labels, registry=self.registry)

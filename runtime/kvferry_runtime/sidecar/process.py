@@ -1,0 +1,54 @@
+"""The sidecar's process: core and HTTP in one event loop, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+from kvferry_runtime.errors import SettingsError, TransportUnavailable
+from kvferry_runtime.sidecar.core import SidecarCore
+from kvferry_runtime.sidecar.http import serve
+from kvferry_runtime.sidecar.settings import SidecarSettings
+from kvferry_runtime.transport.base import Transport
+
+_log = logging.getLogger(__name__)
+
+
+def run(settings: SidecarSettings) -> int:
+    """Serve until SIGTERM or SIGINT, then drain. 0 after a clean stop.
+
+    Raises:
+        SettingsError: no UCX, an address that is not free, too little shared memory.
+    """
+    return asyncio.run(_run(settings))
+
+
+async def _run(settings: SidecarSettings) -> int:
+    core = SidecarCore(settings, _transport(settings))
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await core.start()
+        runner = await serve(core, settings.host, settings.http_port)
+        try:
+            await stopped.wait()
+            await core.drain()
+        finally:
+            await runner.cleanup()
+    finally:
+        await core.close()
+    _log.info("stopped")
+    return 0
+
+
+def _transport(settings: SidecarSettings) -> Transport:
+    from kvferry_runtime.transport.ucx import UcxTransport
+
+    try:
+        return UcxTransport(settings.transfer.transport, os.environ)
+    except TransportUnavailable as error:
+        raise SettingsError(str(error)) from error

@@ -1,0 +1,85 @@
+"""What became of each transfer: served by HTTP, and asked when a peer names a transfer that is over."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+KEPT = 1024
+"""Transfers that are over and still known."""
+
+
+class Direction(StrEnum):
+    SEND = "send"
+    RECEIVE = "receive"
+
+
+@dataclass(slots=True)
+class TransferRecord:
+    """One transfer, as GET /v1/transfers/ID shows it.
+
+    reason: empty unless it failed. peer: all peers, joined by commas. digest: hexadecimal, of each peer's SEAL, joined
+    by commas. wire_seconds: at the sender the time in which a chunk was in flight, at the receiver from the first OPEN
+    to the end. hidden_seconds: at the sender, the part of it before the forward pass ended. resent: chunks that were
+    sent (asked for) again.
+    """
+
+    id: str
+    direction: Direction
+    tokens: int
+    started_unix: float
+    state: str
+    over: bool = False
+    reason: str = ""
+    message: str = ""
+    peer: str = ""
+    generation: int = 0
+    codec: str = ""
+    layerwise: bool = False
+    chunks: int = 0
+    bytes_raw: int = 0
+    bytes_wire: int = 0
+    digest: str = ""
+    wire_seconds: float = 0.0
+    hidden_seconds: float = 0.0
+    lanes: tuple[str, ...] = ()
+    resent: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; with hidden_share (of wire_seconds, 0 to 1) and goodput_bytes_per_s (raw bytes)."""
+        busy = self.wire_seconds
+        return asdict(self) | {
+            "lanes": list(self.lanes),
+            "hidden_share": self.hidden_seconds / busy if busy > 0 else 0.0,
+            "goodput_bytes_per_s": self.bytes_raw / busy if busy > 0 else 0.0,
+        }
+
+
+class Records:
+    """All open transfers and the last `KEPT` that are over, newest last."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[tuple[str, Direction], TransferRecord] = OrderedDict()
+
+    def add(self, record: TransferRecord) -> None:
+        """A transfer begins. One that is open under the same id and direction must not exist."""
+        self._records[record.id, record.direction] = record
+        self._records.move_to_end((record.id, record.direction))
+        excess = len(self._records) - KEPT
+        if excess > 0:
+            over = [key for key, item in self._records.items() if item.over][:excess]
+            for key in over:
+                del self._records[key]
+
+    def get(self, transfer_id: str, direction: Direction) -> TransferRecord | None:
+        return self._records.get((transfer_id, direction))
+
+    def find(self, transfer_id: str) -> list[TransferRecord]:
+        """Of both directions: a pod that talks to itself has two."""
+        return [record for direction in Direction if (record := self.get(transfer_id, direction)) is not None]
+
+    def newest(self, limit: int) -> list[TransferRecord]:
+        """The last `limit`, newest first."""
+        return list(reversed(self._records.values()))[:limit]

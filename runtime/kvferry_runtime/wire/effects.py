@@ -1,0 +1,104 @@
+"""What the machines of a transfer ask for: they return these, the sidecar carries them out in order.
+
+A peer is named by an opaque text that the caller chose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvferry_runtime.errors import Reason
+from kvferry_runtime.wire.messages import Ack, AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Get a session to this peer; answered by `connected` or `peer_lost`."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send this control message to this peer."""
+
+    peer: str
+    message: AnyMessage
+
+
+@dataclass(frozen=True, slots=True)
+class AskFill:
+    """Ask the agent to write this chunk into this slot."""
+
+    slot: int
+    sequence: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Send the message in this slot, to the receive with this credit number; answered by `completed`.
+
+    resent: it went out before.
+    """
+
+    peer: str
+    slot: int
+    number: int
+    wire_bytes: int
+    resent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """This transfer no longer needs the slot."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give the chunk that arrived to the agent; answered by `consumed`."""
+
+
+class DropReason(StrEnum):
+    UNKNOWN_TRANSFER = "unknown_transfer"
+    STALE_GENERATION = "stale_generation"
+    DUPLICATE = "duplicate"
+    OUT_OF_RANGE = "out_of_range"
+    BAD_HEADER = "bad_header"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Do not use the chunk that arrived; count it."""
+
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Tell the peer with the next CREDIT that this chunk is in place."""
+
+    peer: str
+    ack: Ack
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The one report of this transfer. reason: None when it was committed."""
+
+    reason: Reason | None
+    message: str
+
+
+Effect = Connect | Tell | AskFill | Transmit | Release | Deliver | Drop | Acknowledge | Finished
+
+
+def reason_of(text: str) -> Reason:
+    """The reason that a peer named; INTERNAL for one that this side does not know."""
+    try:
+        return Reason(text)
+    except ValueError:
+        return Reason.INTERNAL

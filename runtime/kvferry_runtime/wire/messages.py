@@ -1,0 +1,228 @@
+"""Control messages between two sidecars, as fixed schemas with limits (msgpack and a checksum; no pickle).
+
+D dials P. Order of a session: HELLO (D) → HELLO_ACK (P, proves the key) → PROOF (D, proves the key, data address) →
+READY (P, data address) → then RESERVE, OPEN, DENY, CREDIT, SEAL, COMMIT, NACK, ABORT, ABORT_ACK, PING, GOAWAY.
+REJECT may stand in place of any of the first four and ends the connection. Proof of the key:
+HMAC-SHA256(key, label + SHA-256(HELLO frame) + SHA-256(HELLO_ACK frame without its proof)), label "kvferry-P" or
+"kvferry-D"; so neither side can be replayed or reflected, and nothing of the key is sent.
+
+DATA travels on the data endpoint, not here: one message for each credit, tag = (session << 32) | credit number.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kvferry_runtime.errors import FrameError
+
+PROTOCOL_VERSION = 1
+"""History: 1, the first."""
+
+Text = Annotated[str, Meta(max_length=256)]
+LongText = Annotated[str, Meta(max_length=1024)]
+TransferId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
+Size = Annotated[int, Meta(ge=0, le=2**48)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+U64 = Annotated[int, Meta(ge=0)]
+"""msgpack itself ends at 2^64 - 1."""
+Nonce = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Address = Annotated[bytes, Meta(max_length=8192)]
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="t", forbid_unknown_fields=True):
+    """Base of all control messages."""
+
+
+class Hello(Message, frozen=True, tag="HELLO"):
+    """boot_id: of this process. fingerprint: parts in clear (kvferry_contract.fingerprint). codecs: for D to decode."""
+
+    version: Count
+    boot_id: Nonce
+    nonce: Nonce
+    group: Text
+    fingerprint: Annotated[dict[Text, LongText], Meta(max_length=64)]
+    codecs: Annotated[list[Text], Meta(max_length=32)]
+    chunk_bytes: Size
+    slots: Count
+    layerwise: bool
+
+
+class HelloAck(Message, frozen=True, tag="HELLO_ACK"):
+    version: Count
+    boot_id: Nonce
+    nonce: Nonce
+    group: Text
+    session: Annotated[int, Meta(ge=1, lt=2**32)]
+    fingerprint: Annotated[dict[Text, LongText], Meta(max_length=64)]
+    codecs: Annotated[list[Text], Meta(max_length=32)]
+    chunk_bytes: Size
+    slots: Count
+    layerwise: bool
+    proof: Digest
+
+
+class Proof(Message, frozen=True, tag="PROOF"):
+    proof: Digest
+    data_address: Address
+
+
+class Ready(Message, frozen=True, tag="READY"):
+    data_address: Address
+
+
+class Reject(Message, frozen=True, tag="REJECT"):
+    """reason: a value of `errors.Reason`. message: names the field that differs."""
+
+    reason: Text
+    message: LongText
+    retriable: bool
+
+
+class Reserve(Message, frozen=True, tag="RESERVE"):
+    transfer_id: TransferId
+    generation: Count
+    token_start: Count
+    token_stop: Count
+    codecs: Annotated[list[Text], Meta(max_length=32)]
+    deadline_ms: Count
+
+
+class Open(Message, frozen=True, tag="OPEN"):
+    transfer_id: TransferId
+    generation: Count
+    estimated_bytes: Size
+    codec: Text
+    layerwise: bool
+
+
+class Deny(Message, frozen=True, tag="DENY"):
+    transfer_id: TransferId
+    generation: Count
+    reason: Text
+    message: LongText
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One chunk that is in place at D: P may reuse its slot."""
+
+    transfer_id: TransferId
+    generation: Count
+    sequence: Count
+
+
+class Credit(Message, frozen=True, tag="CREDIT"):
+    """limit: P may send messages with credit numbers below this (cumulative, from 0). acks: chunks in place.
+
+    unread: numbers of messages whose header could not be read, so that D cannot tell by NACK which chunk it misses.
+    """
+
+    limit: Count
+    acks: Annotated[list[Ack], Meta(max_length=256)]
+    unread: Annotated[list[Count], Meta(max_length=256)]
+
+
+class SealLayer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """tokens: how many of the range were sent for this layer. chunks: messages that held part of it."""
+
+    layer: Count
+    tokens: Count
+    chunks: Count
+
+
+class Seal(Message, frozen=True, tag="SEAL"):
+    """Everything of this generation was handed to the network; much of it may arrive later.
+
+    digest: xxh3-64 over the chunk digests (u64 LE, by sequence).
+    """
+
+    transfer_id: TransferId
+    generation: Count
+    chunks: Count
+    raw_bytes: Size
+    wire_bytes: Size
+    digest: U64
+    layers: Annotated[list[SealLayer], Meta(max_length=1024)]
+    first_token: Annotated[int, Meta(ge=-1, le=2**31)]
+
+
+class Commit(Message, frozen=True, tag="COMMIT"):
+    transfer_id: TransferId
+    generation: Count
+    chunks: Count
+    raw_bytes: Size
+    wire_bytes: Size
+    digest: U64
+
+
+class Nack(Message, frozen=True, tag="NACK"):
+    """Chunks that are missing or bad, by sequence. P sends each once more."""
+
+    transfer_id: TransferId
+    generation: Count
+    sequences: Annotated[list[Count], Meta(min_length=1, max_length=4096)]
+
+
+class Abort(Message, frozen=True, tag="ABORT"):
+    transfer_id: TransferId
+    generation: Count
+    reason: Text
+    message: LongText
+
+
+class AbortAck(Message, frozen=True, tag="ABORT_ACK"):
+    transfer_id: TransferId
+    generation: Count
+
+
+class Ping(Message, frozen=True, tag="PING"):
+    """engine_age_ms: since the engine's loop was last seen alive, -1 without an engine."""
+
+    boot_id: Nonce
+    sequence: Count
+    engine_age_ms: Annotated[int, Meta(ge=-1, le=2**40)]
+
+
+class GoAway(Message, frozen=True, tag="GOAWAY"):
+    """No new RESERVE; open ones may finish within the deadline."""
+
+    deadline_ms: Count
+
+
+AnyMessage = (
+    Hello | HelloAck | Proof | Ready | Reject | Reserve | Open | Deny | Credit | Seal | Commit | Nack | Abort | AbortAck
+    | Ping | GoAway
+)  # fmt: skip
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_CRC = struct.Struct("<I")
+
+
+def encode(message: AnyMessage) -> bytes:
+    """The payload of one control frame: msgpack, then its crc32 (u32 little-endian).
+
+    A flipped bit could make another valid message, and with it a wrong first token; TCP's own sum is too weak for that.
+    """
+    body = _ENCODER.encode(message)
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def decode(payload: bytes) -> AnyMessage:
+    """Read what `encode` wrote.
+
+    Raises:
+        FrameError: anything else: other bytes, an unknown message or field, a value outside its limits.
+    """
+    body, crc = payload[: -_CRC.size], payload[-_CRC.size :]
+    if crc != _CRC.pack(zlib.crc32(body)):
+        raise FrameError(f"control message of {len(payload)} bytes: checksum does not fit")
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise FrameError(f"not a control message: {error}") from error

@@ -1,0 +1,110 @@
+"""What a sender keeps of its transfer: what was offered, its chunks, the slots it holds. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import xxhash
+
+from kvferry_runtime.wire.credits import SendCredits
+from kvferry_runtime.wire.messages import SealLayer
+
+MAX_CHUNKS = 1 << 18
+"""Of one transfer; 256 GiB in chunks of 1 MiB."""
+
+
+class SendState(StrEnum):
+    OFFERED = "offered"
+    OPEN = "open"
+    STREAMING = "streaming"
+    SEALED = "sealed"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What the engine offered. tokens: of the whole prompt. deadline: absolute, in seconds of the caller's clock.
+
+    retries: generations that may follow the first one.
+    """
+
+    transfer_id: str
+    tokens: int
+    estimated_bytes: int
+    codec: str
+    layerwise: bool
+    deadline: float
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What the engine says after its forward pass."""
+
+    chunks: int
+    layers: tuple[SealLayer, ...]
+    first_token: int
+
+
+class Work(StrEnum):
+    """What a transfer could do now, given a credit."""
+
+    FILL = "fill"
+    """Have the next chunk filled; needs a free slot too."""
+    RESEND = "resend"
+    """Send a chunk again out of the slot that it still holds."""
+
+
+class ChunkState(StrEnum):
+    ANNOUNCED = "announced"
+    LENT = "lent"
+    OUT = "out"
+    ACKED = "acked"
+
+
+@dataclass(slots=True)
+class Chunk:
+    raw_bytes: int
+    wire_bytes: int = 0
+    digest: int = 0
+    state: ChunkState = ChunkState.ANNOUNCED
+    slot: int = -1
+    resent: bool = False
+
+
+@dataclass(slots=True)
+class Hold:
+    """A slot that this transfer has. chunk: None once nothing more will be sent out of it.
+
+    number: credit number under which it was sent last.
+    """
+
+    chunk: Chunk | None
+    credits: SendCredits
+    sequence: int
+    generation: int
+    number: int = -1
+    lent: bool = True
+    in_flight: bool = False
+
+
+@dataclass(slots=True)
+class SendProgress:
+    """Of this generation. Totals over the chunks that went out; what can be filled, what must be sent again."""
+
+    chunks: int = 0
+    raw_bytes: int = 0
+    wire_bytes: int = 0
+    resent: int = 0
+    waiting: deque[int] = field(default_factory=deque)
+    resend: deque[int] = field(default_factory=deque)
+
+
+def digest_of(digests: Sequence[int]) -> int:
+    """xxh3-64 over 64-bit digests, each little-endian, in order."""
+    return int(xxhash.xxh3_64_intdigest(struct.pack(f"<{len(digests)}Q", *digests)))

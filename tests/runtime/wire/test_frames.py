@@ -1,0 +1,68 @@
+"""Framing: what was put in comes out, however the stream is cut; nothing else does, and nothing large is kept."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvferry_runtime.errors import FrameError
+from kvferry_runtime.wire.frames import HEADER_BYTES, MAX_CONTROL_BYTES, FrameDecoder, encode_frame
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6), st.data())
+def test_any_cut_of_the_stream_gives_the_same_payloads(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(encode_frame, payloads))
+    decoder, found, start = FrameDecoder(1024), [], 0
+    while start < len(stream):
+        stop = data.draw(st.integers(start + 1, len(stream)))
+        found += decoder.feed(stream[start:stop])
+        start = stop
+    assert found == payloads
+    assert decoder.buffered == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"a": 1}),
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("<4sHHI", b"KVFC", 2, 0, 1),
+        struct.pack("<4sHHI", b"KVFC", 1, 1, 1),
+        struct.pack("<4sHHI", b"KVFC", 1, 0, 1025),
+        struct.pack("<4sHHI", b"KVFC", 1, 0, 2**32 - 1),
+    ],
+)
+def test_what_is_no_frame_is_refused_at_its_header(data: bytes) -> None:
+    decoder = FrameDecoder(1024)
+    with pytest.raises(FrameError):
+        decoder.feed(data.ljust(HEADER_BYTES, b"\0"))
+    assert decoder.buffered == 0
+    with pytest.raises(FrameError):
+        decoder.feed(encode_frame(b"good"))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_wait_for_a_header_or_fail(data: bytes) -> None:
+    decoder = FrameDecoder(64)
+    try:
+        assert decoder.feed(data) == []
+    except FrameError:
+        assert decoder.buffered == 0
+    assert decoder.buffered < HEADER_BYTES
+
+
+def test_the_limit_can_be_raised_later() -> None:
+    decoder = FrameDecoder(4)
+    assert decoder.feed(encode_frame(b"four")) == [b"four"]
+    decoder.limit = 5
+    assert decoder.feed(encode_frame(b"five!")) == [b"five!"]
+
+
+def test_too_large_a_payload_is_not_sent() -> None:
+    encode_frame(bytes(MAX_CONTROL_BYTES))
+    with pytest.raises(FrameError, match=str(MAX_CONTROL_BYTES)):
+        encode_frame(bytes(MAX_CONTROL_BYTES + 1))
