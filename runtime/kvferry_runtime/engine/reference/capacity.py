@@ -1,0 +1,54 @@
+"""How large the KV cache may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from kvferry_runtime.engine.reference.kv import BLOCK_TOKENS, blocks_for
+from kvferry_runtime.engine.reference.model import Model
+from kvferry_runtime.errors import SettingsError
+
+HOST_SHARE = 0.25
+"""Of the memory that is free at start: several engines and their rings live on one machine in local mode."""
+GPU_SHARE = 0.8
+FULL_CONTEXTS = 32
+"""More than this many requests of the longest kind are not worth reserving for."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def kv_blocks(model: Model, wanted: int | None) -> int:
+    """Blocks of the cache: as wanted, else by the free memory.
+
+    Raises:
+        SettingsError: not even one block fits.
+    """
+    if wanted is not None:
+        return wanted
+    block_bytes = BLOCK_TOKENS * model.layout.bytes_per_token
+    if model.device.type == "cuda":
+        room = int(torch.cuda.mem_get_info(model.device)[0] * GPU_SHARE)
+    else:
+        room = int(free_host_bytes() * HOST_SHARE)
+    blocks = min(room // block_bytes, FULL_CONTEXTS * blocks_for(model.max_positions))
+    if blocks < 1:
+        raise SettingsError(
+            f"a KV block of 16 tokens takes {block_bytes} bytes, {room} are to spare: give the engine more memory"
+        )
+    return blocks
+
+
+def free_host_bytes(meminfo: str = "/proc/meminfo") -> int:
+    """What the machine has available, or this container's limit if that is less."""
+    lines = dict(line.split(":", 1) for line in Path(meminfo).read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    return min([available, *(limit for path in _CGROUP_LIMITS if (limit := _limit(Path(path))) is not None)])
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return None if text == "max" else int(text)

@@ -1,0 +1,347 @@
+"""The life of requests in the engine: admission, transfers, forward passes, tokens, the end. No threads in here.
+
+Blocks come back exactly once, by `_retire` and what follows it: a request that is over but whose blocks the agent may
+still touch is *held* until the agent's last word, everything else gives them back before its client hears the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvferry_contract.config import FailurePolicy
+from kvferry_contract.transfer import TransferParams
+from kvferry_runtime.agent.base import KvAgent, LoadResult
+from kvferry_runtime.engine.reference.kv import KvPool
+from kvferry_runtime.engine.reference.metrics import EngineMetrics
+from kvferry_runtime.engine.reference.request import (
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    Mode,
+    Request,
+    Stage,
+)
+from kvferry_runtime.engine.reference.runner import DecodeRow, Runner
+from kvferry_runtime.engine.reference.sampling import sample
+from kvferry_runtime.engine.reference.scheduler import Decode, Prefill, Scheduler
+from kvferry_runtime.errors import KvferryError, Reason, TransferFailed
+
+MAX_ADMITTED = 64
+"""Requests that are parked, prefilling or running at a time; more of them wait."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The client went away."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The agent's last word on a fetch."""
+
+    request: Request
+    result: LoadResult | TransferFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The agent's last word on an offer."""
+
+    request: Request
+    failure: TransferFailed | None
+
+
+Message = Submit | Cancel | Loaded | Sent
+
+
+class EngineCore:
+    """Called by one thread alone, except `counts`.
+
+    Args:
+        agent: None where there is no sidecar.
+        post: brings the agent's words back into that thread, as messages for `take`.
+        beat: called whenever there is progress.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        pool: KvPool,
+        agent: KvAgent | None,
+        policy: FailurePolicy,
+        metrics: EngineMetrics,
+        post: Callable[[Message], None],
+        beat: Callable[[], None],
+    ) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._agent = agent
+        self._policy = policy
+        self._metrics = metrics
+        self._post = post
+        self._beat = beat
+        self._scheduler = Scheduler(MAX_ADMITTED)
+
+    def counts(self) -> dict[str, int]:
+        """Requests in each stage. May be called from any thread."""
+        return self._scheduler.counts()
+
+    def take(self, message: Message) -> None:
+        """Take in what happened elsewhere."""
+        match message:
+            case Submit(request):
+                self._scheduler.place(request, Stage.WAITING)
+            case Cancel(request):
+                self._cancel(request)
+            case Loaded(request, result):
+                self._loaded(request, result)
+            case Sent(request, failure):
+                self._sent(request, failure)
+
+    def turn(self) -> bool:
+        """Admit what fits and compute one pass; whether there was anything to compute."""
+        self._expire()
+        while request := self._scheduler.admissible(self._pool.free):
+            self._admit(request)
+        work = self._scheduler.next()
+        if work is None:
+            return False
+        try:
+            if isinstance(work, Prefill):
+                self._prefill(work.request)
+            else:
+                self._decode(work)
+        except Exception:
+            _log.exception("a forward pass failed")
+            for request in [work.request] if isinstance(work, Prefill) else work.requests:
+                if request.stage not in (Stage.HELD, Stage.OVER):
+                    self._fail(
+                        request, Failed(500, "internal_error", "internal", "the engine failed; its log says why")
+                    )
+        return True
+
+    def abandon(self, message: str) -> None:
+        """Fail everything that is open; what the agent holds stays held."""
+        for request in self._scheduler.requests():
+            if request.stage is not Stage.HELD:
+                self._fail(request, Failed(503, "unavailable", "draining", message))
+
+    # ---- admission ----
+
+    def _expire(self) -> None:
+        """Requests whose transfer's deadline passed while they waited for blocks."""
+        now = time.monotonic()
+        for request in self._scheduler.requests([Stage.WAITING]):
+            expires = request.expires()
+            if expires is None or now < expires or request.mode is Mode.RECOMPUTED:
+                continue
+            message = f"no {request.blocks} free KV blocks within the transfer's deadline"
+            if request.hands_over:
+                self._fail(request, Failed(503, "overloaded", Reason.NO_CAPACITY.value, message))
+            else:
+                self._load_failed(request, TransferFailed(Reason.NO_CAPACITY, message))
+
+    def _admit(self, request: Request) -> None:
+        request.kv = self._pool.reserve(request.blocks)
+        if request.transfer is None or request.mode is Mode.RECOMPUTED:
+            self._scheduler.place(request, Stage.PREFILLING)
+        elif request.hands_over:
+            self._scheduler.place(request, Stage.PREFILLING)
+            self._offer(request, request.transfer)
+        else:
+            self._scheduler.place(request, Stage.PARKED)
+            self._fetch(request, request.transfer)
+
+    def _offer(self, request: Request, transfer: TransferParams) -> None:
+        assert request.kv is not None
+        shared = request.kv.share()
+        try:
+            if self._agent is None:
+                raise KvferryError("this engine runs without a sidecar")
+            request.send = self._agent.offer(
+                self._remaining(request, transfer),
+                shared,
+                len(request.prompt),
+                lambda failure: self._post(Sent(request, failure)),
+            )
+        except KvferryError as error:
+            # decode learns it from the sidecar's silence; this engine's own answer needs no transfer
+            _log.warning("KV cannot be offered: %s", error, extra={"transfer_id": transfer.transfer_id})
+            self._metrics.sent(Reason.NO_CONNECTOR)
+            return
+        request.shared = shared
+
+    def _fetch(self, request: Request, transfer: TransferParams) -> None:
+        assert request.kv is not None
+        shared = request.kv.share()
+        try:
+            if self._agent is None:
+                raise KvferryError("this engine runs without a sidecar")
+            request.fetch = self._agent.fetch(
+                self._remaining(request, transfer),
+                shared,
+                0,
+                len(request.prompt),
+                lambda result: self._post(Loaded(request, result)),
+            )
+        except KvferryError as error:
+            self._load_failed(request, TransferFailed(Reason.NO_CONNECTOR, str(error)))
+            return
+        request.shared = shared
+
+    def _remaining(self, request: Request, transfer: TransferParams) -> TransferParams:
+        """The deadline counts from the request's arrival, not from its admission."""
+        waited_ms = int((time.monotonic() - request.arrived) * 1000)
+        return dataclasses.replace(transfer, deadline_ms=max(1, transfer.deadline_ms - waited_ms))
+
+    # ---- transfers ----
+
+    def _loaded(self, request: Request, result: LoadResult | TransferFailed) -> None:
+        request.fetch = None
+        if request.stage is Stage.HELD:
+            self._release(request)
+            return
+        if isinstance(result, TransferFailed):
+            self._load_failed(request, result)
+            return
+        first = result.first_token
+        if first is None or not 0 <= first < self._runner.model.vocabulary:
+            # without it the last position would have to be computed again, in another shape than prefill did
+            self._load_failed(request, TransferFailed(Reason.DENIED, f"prefill sent {first} as the first token"))
+            return
+        assert request.shared is not None
+        request.shared.adopt(len(request.prompt))
+        request.loaded = result
+        request.mode = Mode.TRANSFERRED
+        request.computed = len(request.prompt)
+        self._scheduler.place(request, Stage.RUNNING)
+        self._metrics.prompt(request.mode, "")
+        self._accept(request, first)
+
+    def _load_failed(self, request: Request, failure: TransferFailed) -> None:
+        """Go on by the failure policy. By now the sidecar has retried if the policy says so."""
+        self._metrics.load_failed(failure.reason)
+        assert request.transfer is not None
+        _log.warning(
+            "KV did not arrive: %s",
+            failure,
+            extra={"transfer_id": request.transfer.transfer_id, "policy": self._policy},
+        )
+        if self._policy is FailurePolicy.FAIL:
+            text = f"the KV cache did not arrive: {failure}"
+            self._fail(request, Failed(502, "transfer_failed", failure.reason.value, text))
+            return
+        request.mode = Mode.RECOMPUTED
+        request.why = failure.reason.value
+        if request.stage is Stage.PARKED:
+            self._scheduler.place(request, Stage.PREFILLING)
+
+    def _sent(self, request: Request, failure: TransferFailed | None) -> None:
+        request.send = None
+        self._metrics.sent(None if failure is None else failure.reason)
+        if request.stage is Stage.HELD:
+            self._release(request)
+
+    # ---- forward passes ----
+
+    def _prefill(self, request: Request) -> None:
+        assert request.kv is not None
+        start = request.computed
+
+        def layer_final(layer: int, first: int, last: int) -> None:
+            self._beat()
+            if request.send is not None and request.shared is not None:
+                request.shared.publish(layer, first, last)
+                request.send.layer_final(layer, first, last)
+
+        request.computed, logits = self._runner.prefill(request.kv, request.prompt, start, layer_final)
+        self._metrics.prompt_tokens.inc(request.computed - start)
+        if logits is None:
+            return
+        first_token = sample(logits, request.sampling, 0)
+        if request.send is not None:
+            request.send.seal(first_token)
+        self._scheduler.place(request, Stage.RUNNING)
+        self._metrics.prompt(request.mode, request.why)
+        self._accept(request, first_token)
+
+    def _decode(self, work: Decode) -> None:
+        batch = []
+        for request in work.requests:
+            assert request.kv is not None
+            position = len(request.prompt) + len(request.tokens) - 1
+            batch.append(DecodeRow(request.kv, request.tokens[-1], position))
+        for request, logits in zip(work.requests, self._runner.decode(batch), strict=True):
+            self._accept(request, sample(logits, request.sampling, len(request.tokens)))
+
+    def _accept(self, request: Request, token: int) -> None:
+        """Tell the client the next token, and end the request if it was the last one."""
+        index = len(request.tokens)
+        if index == 0:
+            self._metrics.first_token_seconds.observe(time.monotonic() - request.arrived)
+        self._metrics.generated_tokens.inc()
+        request.tokens.append(token)
+        reason: FinishReason | None = None
+        if token in request.end_tokens:
+            text, reason = request.text.finish(), FinishReason.STOP
+        else:
+            text = request.text.push(token)
+            if len(request.tokens) >= request.max_tokens:
+                reason = FinishReason.LENGTH
+                # what is held back of a token that decode goes on from is decode's to tell
+                text += "" if request.hands_over else request.text.finish()
+            if request.text.stopped:
+                reason = FinishReason.STOP
+        request.sink(Delta(index, token, text))
+        if reason is not None:
+            self._metrics.ended(reason.value)
+            self._retire(request)
+            request.sink(Finished(reason, request.mode, request.why, request.cached_tokens(), request.loaded))
+
+    # ---- the end ----
+
+    def _cancel(self, request: Request) -> None:
+        if request.stage in (Stage.HELD, Stage.OVER):
+            return
+        self._metrics.ended("cancelled")
+        self._drop_transfer(request, "the client went away")
+        self._retire(request)
+
+    def _fail(self, request: Request, failure: Failed) -> None:
+        self._metrics.ended("error")
+        self._drop_transfer(request, failure.code)
+        self._retire(request)
+        request.sink(failure)
+
+    def _drop_transfer(self, request: Request, reason: str) -> None:
+        for handle in (request.send, request.fetch):
+            if handle is not None:
+                handle.cancel(reason)
+
+    def _retire(self, request: Request) -> None:
+        """Nothing more is computed for it."""
+        if request.agent_holds:
+            self._scheduler.place(request, Stage.HELD)
+        else:
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
+        self._scheduler.place(request, Stage.OVER)
+        request.shared = None
+        if request.kv is not None:
+            self._pool.release(request.kv)
+            request.kv = None

@@ -1,0 +1,127 @@
+"""One request inside the engine: what was asked, where it stands, what it tells its client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvferry_contract.transfer import TransferParams
+from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
+from kvferry_runtime.engine.reference.kv import RequestKv, SharedKv, blocks_for
+from kvferry_runtime.engine.reference.sampling import Sampling
+from kvferry_runtime.engine.reference.text import TextStream
+
+
+class Stage(StrEnum):
+    """Where a request stands. A set of metric labels."""
+
+    WAITING = "waiting"
+    """For free blocks."""
+    PARKED = "parked"
+    """Its KV is being loaded."""
+    PREFILLING = "prefilling"
+    RUNNING = "running"
+    """Decoding."""
+    HELD = "held"
+    """Answered or given up, but the agent may still read or write its blocks."""
+    OVER = "over"
+
+
+class Mode(StrEnum):
+    """How the prompt's KV came about."""
+
+    LOCAL = "local"
+    TRANSFERRED = "transferred"
+    RECOMPUTED = "recomputed"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """`text` may be empty (half of a character, the possible beginning of a stop string)."""
+
+    index: int
+    token: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The regular end. why: the `errors.Reason` of a recomputation, else empty. transfer: where KV was loaded."""
+
+    reason: FinishReason
+    mode: Mode
+    why: str
+    cached_tokens: int
+    transfer: LoadResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The irregular end. status: of HTTP. code: for machines, a `Reason` where a transfer failed."""
+
+    status: int
+    kind: str
+    code: str
+    message: str
+
+
+Event = Delta | Finished | Failed
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Written by the engine's thread alone, once submitted.
+
+    sink: takes every event, in the engine's thread; the last one is Finished or Failed, unless the request was
+    cancelled by its client. computed: tokens of the prompt whose KV is in place.
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    sampling: Sampling
+    end_tokens: frozenset[int]
+    text: TextStream
+    sink: Callable[[Event], None]
+    transfer: TransferParams | None
+    arrived: float
+
+    stage: Stage = Stage.WAITING
+    kv: RequestKv | None = None
+    shared: SharedKv | None = None
+    computed: int = 0
+    tokens: list[int] = field(default_factory=list)
+    mode: Mode = Mode.LOCAL
+    why: str = ""
+    loaded: LoadResult | None = None
+    send: SendHandle | None = None
+    fetch: FetchHandle | None = None
+    cancelled: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Room for the prompt and everything it may generate; the last token's KV is never needed."""
+        return blocks_for(len(self.prompt) + self.max_tokens - 1)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether another engine goes on with this completion."""
+        return self.transfer is not None and self.transfer.role == "prefill"
+
+    @property
+    def agent_holds(self) -> bool:
+        """Whether the agent may still touch the blocks."""
+        return self.send is not None or self.fetch is not None
+
+    def expires(self) -> float | None:
+        """Monotonic time at which its transfer has failed, None without a transfer."""
+        return None if self.transfer is None else self.arrived + self.transfer.deadline_ms / 1000
+
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that were not computed here."""
+        return len(self.prompt) if self.mode is Mode.TRANSFERRED else 0

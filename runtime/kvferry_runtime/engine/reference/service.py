@@ -1,0 +1,149 @@
+"""The engine's process: start, serve, drain, end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from kvferry_contract.config import Method, Role
+from kvferry_runtime.agent.base import KvAgent
+from kvferry_runtime.engine.reference import capacity, runner
+from kvferry_runtime.engine.reference import model as models
+from kvferry_runtime.engine.reference.core import EngineCore, Message
+from kvferry_runtime.engine.reference.engine import Engine
+from kvferry_runtime.engine.reference.http import EngineServer
+from kvferry_runtime.engine.reference.kv import KvPool
+from kvferry_runtime.engine.reference.loop import EngineLoop
+from kvferry_runtime.engine.reference.metrics import EngineMetrics
+from kvferry_runtime.engine.reference.settings import EngineSettings
+from kvferry_runtime.engine.reference.source import resolve
+from kvferry_runtime.engine.reference.text import Tokenizer
+from kvferry_runtime.errors import SettingsError
+
+CLOSE_SECONDS = 5.0
+"""For a running pass, and for the agent's running copy, to end."""
+LOOK_SECONDS = 0.1
+"""How often a draining engine looks whether it is done."""
+
+_log = logging.getLogger(__name__)
+
+
+def build_engine(folder: Path, settings: EngineSettings, agent: KvAgent | None, ended: Callable[[], None]) -> Engine:
+    """Load the model and start everything that answers. Takes seconds to minutes.
+
+    ended: called from the engine's thread when it ends.
+
+    Raises:
+        SettingsError, ModelUnavailable: see `model.load`.
+        LayoutError, CodecRefused: the agent cannot carry this model's KV.
+    """
+    models.make_deterministic(settings.threads)
+    model = models.load(folder, settings.device, settings.dtype)
+    tokenizer = Tokenizer.load(folder)
+    running = runner.build(model, settings.rows)
+    pool = KvPool(model.layout, capacity.kv_blocks(model, settings.kv_blocks), model.dtype, model.device)
+    metrics = EngineMetrics()
+
+    def build_core(post: Callable[[Message], None], beat: Callable[[], None]) -> EngineCore:
+        return EngineCore(running, pool, agent, settings.failure_policy, metrics, post, beat)
+
+    loop = EngineLoop(build_core, ended)
+    metrics.watch(loop.counts, lambda: (pool.total, pool.free), loop.age)
+    if agent is not None:
+        marks = models.fingerprint(model, settings.model.served_name, settings.model.revision, settings.threads)
+        agent.start(model.layout, marks, loop.age)
+    codec = settings.transfer.method if settings.transfer else Method.NONE
+    engine = Engine(model, tokenizer, pool, loop, agent, metrics, settings.role, codec.value)
+    loop.start()
+    _log.info(
+        "engine is ready",
+        extra={
+            "model": settings.model.served_name,
+            "role": settings.role.value,
+            "device": model.device.type,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "threads": settings.threads,
+            "rows": running.rows,
+            "kv_blocks": pool.total,
+        },
+    )
+    return engine
+
+
+def make_agent(settings: EngineSettings) -> KvAgent | None:
+    """The agent that this engine's role needs; raises SettingsError if the method cannot run here."""
+    if settings.transfer is None or settings.ring_directory is None or settings.role is Role.AGGREGATED:
+        return None
+    from kvferry_runtime.agent.client import HostAgent
+
+    return HostAgent(settings.ring_directory, settings.role, settings.transfer)
+
+
+async def serve(settings: EngineSettings) -> int:
+    """Run until SIGTERM or SIGINT, then finish what is open; 0 after a clean end, 1 if the engine broke.
+
+    Raises:
+        SettingsError, ModelUnavailable: it could not start; nothing is left running.
+    """
+    stop = asyncio.Event()
+    here = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        here.add_signal_handler(number, stop.set)
+
+    def ended() -> None:
+        here.call_soon_threadsafe(stop.set)
+
+    agent = make_agent(settings)
+    server = EngineServer(settings.model.served_name, settings.role)
+    site = web.AppRunner(server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await site.setup()
+    try:
+        # listening first: health answers while the model is fetched and loaded, and a taken port is told at once
+        await _listen(site, settings.host, settings.port)
+        folder = await asyncio.to_thread(resolve, settings.model)
+        engine = await asyncio.to_thread(build_engine, folder, settings, agent, ended)
+        try:
+            return await _answer(engine, server, settings.drain_seconds, stop)
+        finally:
+            await asyncio.to_thread(engine.close, CLOSE_SECONDS)
+    finally:
+        await site.cleanup()
+
+
+async def _answer(engine: Engine, server: EngineServer, drain_seconds: float, stop: asyncio.Event) -> int:
+    """Serve until `stop`, then drain; the exit code."""
+    server.serve(engine)
+    await stop.wait()
+    server.drain()
+    if not engine.loop.alive():
+        return 1
+    stop.clear()
+    await _drain(engine, drain_seconds, hurry=stop)
+    return 0
+
+
+async def _listen(site: web.AppRunner, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(site, host, port).start()
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror or error})"
+        raise SettingsError(f"address {host}:{port} {reason}: choose another --host or --port") from error
+
+
+async def _drain(engine: Engine, seconds: float, hurry: asyncio.Event) -> None:
+    """Wait until nothing is open, KV that decode still fetches included, but at most `seconds`, or until `hurry`."""
+    _log.info("draining", extra={"open": sum(engine.loop.counts().values()), "seconds": seconds})
+    here = asyncio.get_running_loop()
+    deadline = here.time() + seconds
+    while not engine.loop.idle() and not hurry.is_set() and (left := deadline - here.time()) > 0:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hurry.wait(), min(left, LOOK_SECONDS))
+    if not engine.loop.idle():
+        _log.warning("drain is over, open requests fail", extra={"open": sum(engine.loop.counts().values())})

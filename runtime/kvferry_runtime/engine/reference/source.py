@@ -1,0 +1,80 @@
+"""From a model's URI to a folder on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+from kvferry_contract.config import ModelConfig
+from kvferry_runtime.errors import ModelUnavailable, SettingsError
+
+WANTED_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+"""What is fetched of a repository: weights as safetensors only, never pickles."""
+
+
+def resolve(model: ModelConfig) -> Path:
+    """The folder of `model`, checked to hold a model.
+
+    file:///path is that folder. pvc://claim/path is `path` under `model.directory`, where the claim is mounted.
+    hf://organisation/name is fetched into `model.directory` (token from the environment, HF_TOKEN).
+
+    Raises:
+        SettingsError: no such scheme, no such folder, or a folder without a model.
+        ModelUnavailable: the hub could not be reached, or does not give the model.
+    """
+    scheme, separator, rest = model.uri.partition("://")
+    if not separator or not rest:
+        raise SettingsError(
+            f"model uri {model.uri!r}: expected file:///path, pvc://claim/path or hf://organisation/name"
+        )
+    if scheme == "file":
+        folder = Path(rest)
+    elif scheme == "pvc":
+        folder = _below(Path(model.directory), rest.partition("/")[2], model.uri)
+    elif scheme == "hf":
+        folder = _fetch(rest, model)
+    else:
+        raise SettingsError(f"model uri {model.uri!r}: scheme {scheme!r} is not file, pvc or hf")
+    return _checked(folder, model.uri)
+
+
+def _below(root: Path, path: str, uri: str) -> Path:
+    if ".." in PurePosixPath(path).parts:
+        raise SettingsError(f"model uri {uri!r}: the path may not leave the claim")
+    return root / path
+
+
+def _fetch(repository: str, model: ModelConfig) -> Path:
+    if repository.count("/") != 1:
+        raise SettingsError(f"model uri {model.uri!r}: expected hf://organisation/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=model.revision or None,
+                cache_dir=Path(model.directory, "huggingface"),
+                allow_patterns=WANTED_FILES,
+                token=os.environ.get("HF_TOKEN") or None,
+            )
+        )
+    except HFValidationError as error:
+        raise SettingsError(f"model uri {model.uri!r}: {error}") from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelUnavailable(
+            f"{model.uri} could not be fetched into {model.directory}: {error}. "
+            "Check the name, the network, and the token (spec.model.tokenSecretRef) if the model is not public"
+        ) from error
+
+
+def _checked(folder: Path, uri: str) -> Path:
+    if not folder.is_dir():
+        raise SettingsError(f"model {uri}: there is no folder {folder}")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise SettingsError(f"model {uri}: {folder} is no Hugging Face model folder, it has no {', no '.join(missing)}")
+    return folder
