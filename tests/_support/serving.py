@@ -25,7 +25,9 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 120
 
 
-def manifest(name: str, method: str = "none", policy: str = "Recompute", prefill: int = 1, decode: int = 1) -> str:
+def manifest(
+    name: str, method: str = "none", policy: str = "Recompute", decode: int = 1, timeout_seconds: int = 30
+) -> str:
     """A `DisaggregatedModel` of the test model as YAML; small rings, so that several fit on one machine."""
     return yaml.safe_dump(
         {
@@ -39,12 +41,14 @@ def manifest(name: str, method: str = "none", policy: str = "Recompute", prefill
                     "cache": {"type": "hostPath", "path": "/var/lib/kvferry/models"},
                 },
                 "engine": {"type": "reference"},
-                "prefill": {"replicas": prefill},
+                "prefill": {"replicas": 1},
                 "decode": {"replicas": decode},
+                "router": {"minPromptTokens": 1},
                 "transfer": {
                     "compression": {"method": method},
                     "failurePolicy": policy,
                     "bufferBytes": "64Mi",
+                    "timeoutSeconds": timeout_seconds,
                 },
             },
         }
