@@ -42,5 +42,5 @@ def _cells(row: Row) -> tuple[str, ...]:
         table.rate(row.goodput_bytes_per_second),
         table.share(row.hidden_share),
         row.lane or "-",
-        f"all {row.output_tokens}" if row.first_difference is None else f"up to {row.first_difference}",
+        f"all {row.output_tokens}" if row.first_difference is None else f"differ from token {row.first_difference}",
     )

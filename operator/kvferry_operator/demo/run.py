@@ -26,7 +26,7 @@ _START_SECONDS = 240.0
 _PROGRESS_SECONDS = 5.0
 _SETTLE_SECONDS = 2.0
 """A sidecar closes its record a moment after the last token has left."""
-_MAX_TOKENS = 24
+_MAX_TOKENS = 16
 _WARM_UP_TOKENS = 4
 _WARM_UP = "A first request pays for what is loaded and compiled only once, so this one is not counted. " * 8
 
@@ -81,18 +81,14 @@ class Demo:
         aggregated = request(raw, replace(common, name="demo-aggregated", aggregated=True))
         common = replace(common, prefill=self._plan.prefill, decode=self._plan.decode)
         apart = [request(raw, replace(common, name=f"demo-{method}", method=method)) for method in self._plan.methods]
-        baseline: list[Answer] = []
         rows: list[Row] = []
-        async with aiohttp.ClientSession(trust_env=False) as http:
-            for index, asked in enumerate(apart):
-                async with contextlib.AsyncExitStack() as stack:
-                    # the engines load at the same time, but only one side is asked at a time
-                    first = [await self._start(stack, aggregated)] if index == 0 else []
-                    supervisor = await self._start(stack, asked)
-                    await self._ready([*first, supervisor])
-                    if first:
-                        baseline = await self._ask_aggregated(http, first[0], asked.served_name)
-                    rows += await self._ask_apart(http, supervisor, asked, self._plan.methods[index], baseline)
+        async with aiohttp.ClientSession(trust_env=False) as http, contextlib.AsyncExitStack() as stack:
+            # all engines load at the same time, which costs no more in all; then one deployment is asked at a time
+            alone, *supervisors = [await self._start(stack, asked) for asked in (aggregated, *apart)]
+            await self._ready([alone, *supervisors])
+            baseline = await self._ask_aggregated(http, alone, aggregated.served_name)
+            for method, asked, supervisor in zip(self._plan.methods, apart, supervisors, strict=True):
+                rows += await self._ask_apart(http, supervisor, asked, method, baseline)
         return rows
 
     async def _start(self, stack: contextlib.AsyncExitStack, asked: Request) -> Supervisor:

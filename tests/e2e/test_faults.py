@@ -1,0 +1,119 @@
+"""Processes are killed and stopped in mid-transfer: never a hang, never a wrong token, and then all works again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import serving
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PROMPT = [random.Random(7).randrange(100, 49152) for _ in range(1500)]
+ANSWER_SECONDS = 90
+FREE_SECONDS = 5
+AGAIN_SECONDS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one process while the KV of a long prompt is on its way."""
+
+    role: str
+    container: str
+    strike: Callable[[int], Any]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+async def stop_for_ten_seconds(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(10)
+    os.kill(pid, signal.SIGCONT)
+
+
+FAULTS = {
+    "decode's sidecar is killed": Fault("decode", "kvferry-sidecar", kill),
+    "prefill's engine is killed": Fault("prefill", "engine", kill),
+    "prefill's sidecar is killed": Fault("prefill", "kvferry-sidecar", kill),
+    "decode's sidecar stops for 10 s": Fault("decode", "kvferry-sidecar", stop_for_ten_seconds),
+    "prefill's sidecar stops for 10 s": Fault("prefill", "kvferry-sidecar", stop_for_ten_seconds),
+}
+
+
+@pytest.fixture(scope="module", params=["Recompute", "Fail"])
+def instance(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, serving.Serving]]:
+    policy = str(request.param)
+    name = policy.lower()
+    with serving.serving(folder, name, serving.manifest(name, policy=policy)) as running:
+        yield policy, running
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_a_fault_in_mid_transfer(
+    instance: tuple[str, serving.Serving], fault: Fault, aggregated_url: str
+) -> None:
+    policy, running = instance
+    (prefill,), (decode,) = running.pods("prefill"), running.pods("decode")
+    victim = prefill if fault.role == "prefill" else decode
+    async with serving.client() as client:
+        status, body = await client.complete(aggregated_url, PROMPT)
+        assert status == 200
+        expected = serving.tokens(body)
+        await transferred_again(client, running, expected)
+        free = {pod.name: (await client.get(f"{pod.engine}/v1/state"))["blocks"]["free"] for pod in (prefill, decode)}
+
+        request = asyncio.create_task(client.complete(running.url, PROMPT))
+
+        async def under_way() -> bool:
+            record = await client.get(f"{prefill.sidecar}/v1/transfers")
+            return any(item["state"] == "streaming" and item["chunks"] > 2 for item in record["transfers"])
+
+        await serving.until(under_way, 30, "the transfer is under way")
+        striking = fault.strike(victim.pids[fault.container])
+        background = asyncio.ensure_future(striking) if asyncio.iscoroutine(striking) else None
+
+        status, body = await asyncio.wait_for(request, ANSWER_SECONDS)
+        if status == 200:
+            assert serving.tokens(body) == expected
+        else:
+            assert policy == "Fail", body
+            assert body["error"]["message"], body
+        if policy == "Recompute":
+            assert status == 200, body
+
+        for pod in (prefill, decode):
+            if pod is victim and fault.container == "engine":
+                continue  # its blocks went with it
+
+            async def blocks_are_free(pod: serving.Pod = pod) -> bool:
+                return (await client.get(f"{pod.engine}/v1/state"))["blocks"]["free"] == free[pod.name]
+
+            await serving.until(blocks_are_free, FREE_SECONDS, f"blocks of {pod.name} are free again")
+        if background is not None:
+            await background
+        await transferred_again(client, running, expected)
+
+
+async def transferred_again(client: serving.Client, running: serving.Serving, expected: list[int]) -> None:
+    """Within `AGAIN_SECONDS` a request is served by a transfer, and no answer before it was wrong."""
+
+    async def transferred() -> bool:
+        status, body = await client.complete(running.url, PROMPT)
+        if status != 200:
+            assert body["error"]["message"]
+            return False
+        assert serving.tokens(body) == expected
+        return bool(body["kvferry"]["mode"] == "transferred")
+
+    await serving.until(transferred, AGAIN_SECONDS, "a request is served by a transfer again")
