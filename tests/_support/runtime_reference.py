@@ -52,7 +52,8 @@ def settings_page() -> str:
             case ast.Assign(value=ast.Constant(value=str(variable))), ast.Expr(value=ast.Constant(value=str(words))):
                 rows.append(f"| `{variable}` | {words.replace('|', '/')} |")
     head = (
-        "# Environment\n\nRendered by the operator, and by local mode too. Whoever starts a process by hand can use the flags\n"
+        "# Environment\n\n"
+        "Rendered by the operator, and by local mode too. Whoever starts a process by hand can use the flags\n"
         "that `kvferry-runtime COMMAND --help` lists. `UCX_*` variables are those of UCX; what is set\n"
         "in `transfer.ucx` wins.\n"
     )
