@@ -156,7 +156,7 @@ def _read(kind: type[Any], raw: object, path: str) -> Any:
         return kind(**{key: _read(hint, raw[key], f"{path}.{key}") for key, hint in hints.items()})
     if issubclass(kind, StrEnum):
         try:
-            return kind(raw)
+            return kind(str(raw))
         except ValueError:
             raise ConfigError(f"{path}: {raw!r} is not one of {[item.value for item in kind]}") from None
     if kind is float and isinstance(raw, int) and not isinstance(raw, bool):

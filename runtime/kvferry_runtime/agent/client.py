@@ -105,7 +105,14 @@ class HostAgent(KvAgent):
         token_stop: int,
         on_done: Callable[[LoadResult | TransferFailed], None],
     ) -> FetchHandle:
-        """See `KvAgent.fetch`. Raises RingUnavailable: not started, or closed."""
+        """See `KvAgent.fetch`.
+
+        Raises:
+            RingUnavailable: not started, or closed.
+            LayoutError: the range is empty.
+        """
+        if not 0 <= token_start < token_stop:
+            raise LayoutError(f"tokens {token_start} to {token_stop} cannot be loaded: the range is empty")
         with self._lock:
             load = Load(params, memory, token_start, token_stop, self._running_layout(), on_done, self._mailbox.put)
             self._open.add(load)

@@ -50,6 +50,9 @@ class OpenTransfers:
         self._on_end = on_end
         self._sends: dict[str, Send] = {}
         self._loads: dict[str, Load] = {}
+        self._unanswered_sends: set[str] = set()
+        self._unanswered_loads: set[str] = set()
+        """Ended here, but the sidecar may still name them: a late chunk must not be taken for another transfer's."""
 
     # ---- what the engine did ----
 
@@ -74,7 +77,7 @@ class OpenTransfers:
             self._end_send(send, _no_connector())
             return
         if not send.offered:
-            if refusal := _refusal(send.params.transfer_id, self._sends):
+            if refusal := _refusal(send.params.transfer_id, self._sends, self._unanswered_sends):
                 self._end_send(send, refusal)
                 return
             self._sends[send.params.transfer_id] = send
@@ -111,7 +114,7 @@ class OpenTransfers:
         elif link is None:
             self._end_load(load, _no_connector())
         elif not load.fetched:
-            if refusal := _refusal(load.params.transfer_id, self._loads):
+            if refusal := _refusal(load.params.transfer_id, self._loads, self._unanswered_loads):
                 self._end_load(load, refusal)
                 return
             fetch = Fetch(
@@ -184,11 +187,13 @@ class OpenTransfers:
             self._cancel(load, link, failure)
 
     def sent(self, message: Sent) -> None:
+        self._unanswered_sends.discard(message.transfer_id)
         send = self._sends.get(message.transfer_id)
         if send is not None:
             self._end_send(send, None if message.committed else _failure(message.reason, message.message))
 
     def loaded(self, message: Loaded) -> None:
+        self._unanswered_loads.discard(message.transfer_id)
         load = self._loads.get(message.transfer_id)
         if load is None:
             return
@@ -206,6 +211,7 @@ class OpenTransfers:
         )
 
     def failed(self, message: LoadFailed) -> None:
+        self._unanswered_loads.discard(message.transfer_id)
         load = self._loads.get(message.transfer_id)
         if load is not None:
             self._end_load(load, _failure(message.reason, message.message))
@@ -224,6 +230,9 @@ class OpenTransfers:
                 self._cancel(transfer, link, failure)
 
     def end_all(self, reason: Reason, message: str) -> None:
+        """The sidecar is gone, and with it all that it had to say."""
+        self._unanswered_sends.clear()
+        self._unanswered_loads.clear()
         for transfer in self._all():
             self.end(transfer, TransferFailed(reason, message))
 
@@ -247,6 +256,8 @@ class OpenTransfers:
         known = transfer.offered if isinstance(transfer, Send) else transfer.fetched
         self.end(transfer, failure)
         if known and link is not None:
+            unanswered = self._unanswered_sends if isinstance(transfer, Send) else self._unanswered_loads
+            unanswered.add(transfer.params.transfer_id)
             link.send(Cancel(transfer_id=transfer.params.transfer_id, reason=failure.message[:_MAX_TEXT]))
 
     def _end_send(self, send: Send, failure: TransferFailed | None) -> None:
@@ -262,10 +273,12 @@ class OpenTransfers:
         load.finish(outcome)
 
 
-def _refusal(transfer_id: str, open_transfers: dict[str, Send] | dict[str, Load]) -> TransferFailed | None:
-    if transfer_id in open_transfers:
+def _refusal(
+    transfer_id: str, open_transfers: dict[str, Send] | dict[str, Load], unanswered: set[str]
+) -> TransferFailed | None:
+    if transfer_id in open_transfers or transfer_id in unanswered:
         return TransferFailed(Reason.INTERNAL, "this transfer id is already in use")
-    if len(open_transfers) >= MAX_OPEN:
+    if len(open_transfers) + len(unanswered) >= MAX_OPEN:
         return TransferFailed(Reason.NO_CAPACITY, f"{MAX_OPEN} transfers are open, no more are possible")
     return None
 

@@ -24,6 +24,8 @@ from kvferry_runtime.ring.messages import MAX_PACKET_BYTES, FromAgent, FromSidec
 MAX_QUEUED = 8192
 """Packets that may wait for the other side; far more than all slots and transfers of a busy pod cause."""
 
+ACCEPT_RETRY_SECONDS = 0.5
+
 _BACKLOG = 8
 _SOCKET_BUFFER = 1 << 20
 _log = logging.getLogger(__name__)
@@ -205,7 +207,13 @@ class AgentServer:
     async def _accept(self, listener: socket.socket, on_agent: Callable[[AgentChannel], None]) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            sock, _ = await loop.sock_accept(listener)
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                # No descriptor free, or the agent has already gone: the next one must still find us listening.
+                _log.error("cannot accept an agent: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
             _configure(sock)
             if self._current is not None and not self._current.closed:
                 _log.warning("refused a second agent")

@@ -10,6 +10,7 @@ from typing import Protocol
 from kvferry_contract.config import TransferConfig
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.sidecar.greeting import HandshakeRefused, check_lanes, greet, tell
+from kvferry_runtime.sidecar.log_limit import LogLimit
 from kvferry_runtime.sidecar.metrics import Metrics
 from kvferry_runtime.sidecar.session import CLOSE_SECONDS
 from kvferry_runtime.transport.base import Connection
@@ -48,13 +49,16 @@ class Door:
         self._metrics = metrics
         self._greetings: dict[asyncio.Task[None], int] = {}
         self._closings: set[asyncio.Task[None]] = set()
+        self._log_limit = LogLimit(asyncio.get_running_loop().time)
 
     def on_connection(self, connection: Connection) -> None:
         """Shake hands, or close the connection when too many are doing that."""
         if len(self._greetings) >= MAX_UNAUTHENTICATED:
             message = f"{MAX_UNAUTHENTICATED} connections are in the handshake already"
             self._count(connection, _refused(connection, Refusal.CAPACITY, Reason.NO_CAPACITY, message).refuse)
-            closing = asyncio.get_running_loop().create_task(connection.close(CLOSE_SECONDS), name="turn away")
+            # A flood of connections must not find as many descriptors that linger.
+            timeout = CLOSE_SECONDS if len(self._closings) < MAX_UNAUTHENTICATED else 0.0
+            closing = asyncio.get_running_loop().create_task(connection.close(timeout), name="turn away")
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
             return
@@ -97,11 +101,20 @@ class Door:
             _log.warning(problem, extra={"peer": agreed.group})
         if self._house.draining:
             raise _refused(connection, Refusal.DRAINING, Reason.DRAINING, "shutting down")
+        if self._house.party() != party:
+            # What was agreed is the fingerprint of an engine that is no longer there.
+            raise _refused(
+                connection, Refusal.NO_ENGINE, Reason.ENGINE_LOST, "the engine went away during the handshake"
+            )
         return agreed
 
     def _count(self, connection: Connection, refused: Refuse) -> None:
         self._metrics.rejected.labels(refused.refusal.value).inc()
-        _log.warning("refused a connection from %s: %s", connection.peer, refused.message)
+        held_back = self._log_limit.held_back()
+        if held_back is not None:
+            _log.warning(
+                "refused a connection from %s: %s", connection.peer, refused.message, extra={"held_back": held_back}
+            )
 
     def _free_number(self) -> int:
         """Random, so that a message of an earlier process at this address is never taken for one of ours."""

@@ -24,6 +24,8 @@ from kvferry_runtime.ring.socket import AgentChannel, AgentServer
 
 ATTACH_SECONDS = 5.0
 """How long an agent may take from connecting to `Attach`."""
+MESSAGES_A_TURN = 64
+"""Then the rest of the loop gets a turn, however much the agent says: `receive` does not wait while there is more."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +99,9 @@ class AgentHub:
             if not self._admit(channel, first):
                 return
             while True:
-                self._dispatch(await channel.receive())
+                for _ in range(MESSAGES_A_TURN):
+                    self._dispatch(await channel.receive())
+                await asyncio.sleep(0)
         except TimeoutError:
             _log.warning("an agent did not attach within %s s", ATTACH_SECONDS)
         except RingUnavailable as error:

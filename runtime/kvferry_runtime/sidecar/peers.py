@@ -124,6 +124,9 @@ class Peers:
         kept = False
         try:
             agreed = await self._agree(connection, party, address)
+            if self._party() != party:
+                # What was agreed is the fingerprint of an engine that is no longer there.
+                raise TransferFailed(Reason.ENGINE_LOST, "this side's engine went away during the handshake")
             session = ReceiveSession(connection, agreed, party.boot_id, self._slots, address)
             kept = True
             return session

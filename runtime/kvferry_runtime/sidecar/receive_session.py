@@ -14,7 +14,8 @@ from kvferry_runtime.sidecar.session import Session, failure_of
 from kvferry_runtime.transport.base import Connection
 from kvferry_runtime.wire.credits import ReceiveCredits
 from kvferry_runtime.wire.handshake import Agreed
-from kvferry_runtime.wire.messages import Ack, AnyMessage, Credit
+from kvferry_runtime.wire.liveness import DataFlow
+from kvferry_runtime.wire.messages import Ack, AnyMessage, Credit, Ping
 
 MAX_ACKS = 256
 """In one CREDIT, and as many numbers of unread messages."""
@@ -34,6 +35,7 @@ class ReceiveSession(Session):
         self.idle_since = asyncio.get_running_loop().time()
         self._slots = slots
         self._credits = ReceiveCredits()
+        self._flow = DataFlow()
         self._posted: dict[int, asyncio.Future[None]] = {}
         self._acks: list[Ack] = []
         self._unread: list[int] = []
@@ -52,6 +54,10 @@ class ReceiveSession(Session):
     @property
     def credits(self) -> int:
         return len(self._posted)
+
+    @property
+    def sent(self) -> int:
+        return 0
 
     @property
     def exhausted(self) -> bool:
@@ -96,6 +102,18 @@ class ReceiveSession(Session):
         self._flush()
         super().tell(message)
 
+    def tick(self, engine_age_ms: int) -> None:
+        """Also see whether data that the peer has sent arrives."""
+        self._flow.tick()
+        if self._flow.stalled:
+            self.fail(Reason.PEER_LOST, f"{self.peer}: {self._flow.missing} chunks were sent and do not arrive")
+        super().tick(engine_age_ms)
+
+    def _receive(self, message: AnyMessage) -> None:
+        if isinstance(message, Ping):
+            self._flow.sent(message.sent)
+        super()._receive(message)
+
     def _flush_soon(self) -> None:
         if not self._credit_due:
             self._credit_due = True
@@ -119,6 +137,7 @@ class ReceiveSession(Session):
             if error is not None:
                 self.fail(Reason.PEER_LOST, f"{self.peer}: {error}")
             return
+        self._flow.arrived()
         self._on_arrival(self, slot, number)
 
     def _account(self) -> int:

@@ -12,6 +12,7 @@ from kvferry_runtime.errors import FrameError, ProtocolError, Reason, TransferFa
 from kvferry_runtime.ring.messages import Arrived, Cancel, Consumed, Fetch, Loaded, LoadFailed
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar.hub import AgentHub
+from kvferry_runtime.sidecar.log_limit import LogLimit
 from kvferry_runtime.sidecar.metrics import Metrics
 from kvferry_runtime.sidecar.peers import Peers
 from kvferry_runtime.sidecar.receive_session import ReceiveSession
@@ -68,6 +69,7 @@ class Receives:
         self._receives: dict[str, _Receive] = {}
         self._loans: dict[int, _Loan] = {}
         self._draining = False
+        self._log_limit = LogLimit(clock)
         self.on_over: Callable[[], None] = lambda: None
         self.peers: Peers
         """Set by the owner, since each of the two needs the other."""
@@ -104,9 +106,13 @@ class Receives:
             state=machine.state.value,
             peer=",".join(wanted.peers),
         )
+        used = self._records.get(message.transfer_id, Direction.RECEIVE) is not None
         receive = self._receives[message.transfer_id] = _Receive(machine, record, now)
         self._records.add(record)
-        if self._draining:
+        if used:
+            # A chunk of the first one may still be on its way and would be taken for one of this transfer.
+            self._run(receive, machine.cancelled(Reason.INTERNAL, "this transfer id was used before", now))
+        elif self._draining:
             self._run(receive, machine.cancelled(Reason.DRAINING, "this sidecar is shutting down", now))
         elif len(self._receives) > MAX_OPEN:
             self._run(receive, machine.cancelled(Reason.NO_CAPACITY, f"{MAX_OPEN} transfers are open", now))
@@ -178,7 +184,9 @@ class Receives:
             if header.wire_bytes > self._slots.chunk_bytes:
                 raise FrameError(f"DATA header: {header.wire_bytes} bytes in a slot of {self._slots.chunk_bytes}")
         except FrameError as error:
-            _log.warning("dropped a chunk: %s", error, extra={"peer": session.address})
+            held_back = self._log_limit.held_back()
+            if held_back is not None:
+                _log.warning("dropped a chunk: %s", error, extra={"peer": session.address, "held_back": held_back})
             session.reject(number)
             self._drop(session, slot, DropReason.BAD_HEADER)
         else:

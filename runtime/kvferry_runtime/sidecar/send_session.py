@@ -46,6 +46,10 @@ class SendSession(Session):
     def credits(self) -> int:
         return self.granted.available
 
+    @property
+    def sent(self) -> int:
+        return self.granted.used
+
     def lost(self, slot: int) -> bool:
         """The network still has this slot of a session that is over."""
         return slot in self._lost

@@ -66,6 +66,11 @@ class Session(ABC):
     def credits(self) -> int:
         """Messages that could be sent (received) now."""
 
+    @property
+    @abstractmethod
+    def sent(self) -> int:
+        """Data messages that went out so far."""
+
     def start(self) -> None:
         """Begin to read."""
         self._reader = asyncio.create_task(self._read(), name=f"session {self.name}")
@@ -87,7 +92,7 @@ class Session(ABC):
         if self._liveness.dead:
             self.fail(Reason.PEER_LOST, f"{self.peer} has not answered for {self.ping_age_ms} ms")
             return
-        self.tell(Ping(boot_id=self._boot_id, sequence=number, engine_age_ms=engine_age_ms))
+        self.tell(Ping(boot_id=self._boot_id, sequence=number, engine_age_ms=engine_age_ms, sent=self.sent))
 
     def leave(self, reason: Reason, message: str) -> None:
         """End the session in peace: the peer is told first."""

@@ -209,4 +209,6 @@ async def connect_control(host: str, port: int, timeout: float) -> ControlChanne
         raise ConnectFailed(f"no answer from {host}:{port} within {timeout:g} s") from error
     except OSError as error:
         raise ConnectFailed(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise ConnectFailed(f"cannot connect to {host}:{port}: not a host name: {error}") from error
     return channel

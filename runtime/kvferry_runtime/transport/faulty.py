@@ -74,6 +74,10 @@ class FaultPlan:
         self.sent: Counter[Way] = Counter()
         self.received: Counter[Way] = Counter()
 
+    def heal(self) -> None:
+        """No more faults."""
+        self._faults = ()
+
     def on_send(self, way: Way) -> tuple[Fault, ...]:
         """Faults of the next message sent."""
         number = self.sent[way]
@@ -148,11 +152,11 @@ class FaultyConnection(Connection):
         if self._lost is None and not _has(faults, FaultKind.DROP):
             self._at(self._release(Way.CONTROL, faults), lambda: self._deliver_control(payload))
         if self._lost is not None:
-            raise self._lost
+            raise ConnectionLost(str(self._lost))
 
     async def receive_control(self, limit: int) -> bytes:
         if self._lost is not None:
-            raise self._lost
+            raise ConnectionLost(str(self._lost))
         payload = await self._inner.receive_control(limit)
         changed = bytearray(payload)
         for fault in self._plan.on_receive(Way.CONTROL):

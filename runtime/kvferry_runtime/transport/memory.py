@@ -144,14 +144,14 @@ class MemoryConnection(Connection):
         if self._failure is None and len(self.other._inbox) >= MAX_QUEUED_PAYLOADS:
             self.reset(f"{self._peer} does not read: {MAX_QUEUED_PAYLOADS} payloads wait")
         if self._failure is not None:
-            raise self._failure
+            raise ConnectionLost(str(self._failure))
         self.other._inbox.append(bytes(payload))
         self.other._arrived.set()
 
     async def receive_control(self, limit: int) -> bytes:
         while not self._inbox or self._closed:
             if self._failure is not None:
-                raise self._failure
+                raise ConnectionLost(str(self._failure))
             self._arrived.clear()
             await self._arrived.wait()
         if len(self._inbox[0]) > limit:

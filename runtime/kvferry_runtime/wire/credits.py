@@ -27,6 +27,11 @@ class SendCredits:
         """The peer has no receive posted that was not used."""
         return self._next >= self._limit
 
+    @property
+    def used(self) -> int:
+        """Messages that went out."""
+        return self._next
+
     def grant(self, limit: int) -> None:
         """D said that numbers below `limit` are posted; an older grant changes nothing."""
         self._limit = max(self._limit, limit)

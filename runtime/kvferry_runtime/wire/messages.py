@@ -181,11 +181,15 @@ class AbortAck(Message, frozen=True, tag="ABORT_ACK"):
 
 
 class Ping(Message, frozen=True, tag="PING"):
-    """engine_age_ms: since the engine's loop was last seen alive, -1 without an engine."""
+    """engine_age_ms: since the engine's loop was last seen alive, -1 without an engine.
+
+    sent: data messages that this side has handed to the network in this session.
+    """
 
     boot_id: Nonce
     sequence: Count
     engine_age_ms: Annotated[int, Meta(ge=-1, le=2**40)]
+    sent: Count
 
 
 class GoAway(Message, frozen=True, tag="GOAWAY"):

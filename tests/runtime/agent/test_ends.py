@@ -19,7 +19,7 @@ from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.slot_codec import SlotCodec
 from kvferry_runtime.codec.base import Rows
 from kvferry_runtime.codec.none import NoneCodec
-from kvferry_runtime.errors import Reason, RingUnavailable, TransferFailed
+from kvferry_runtime.errors import LayoutError, Reason, RingUnavailable, TransferFailed
 from kvferry_runtime.layout import KvDtype
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.messages import (
@@ -434,3 +434,28 @@ def test_without_a_sidecar_the_engine_hears_it_soon(tmp_path: Path) -> None:
     offer.layer_final(0, 0, TOKENS)
     agent.close(5.0)
     assert (sent.calls, loaded.calls) == (1, 1)
+
+
+def test_an_id_is_not_taken_again_before_the_sidecar_has_answered(setup: Setup) -> None:
+    """A late chunk of the first transfer must not land in the memory of the second."""
+    first, done = setup.fetch()
+    setup.sidecar.expect(Fetch)
+    first.cancel("the client went away")
+    setup.sidecar.expect(Cancel)
+    done.wait()
+    memory = Memory(0)
+    _, again = setup.fetch(memory)
+    assert isinstance(failure := again.wait(), TransferFailed) and failure.reason is Reason.INTERNAL
+    chunk_into(setup, 0, 9, 0)
+    setup.sidecar.send(Arrived(ID, 0))
+    assert not setup.sidecar.expect(Consumed).ok
+    assert not any(tensor.any() for tensor in memory.tensors)
+    setup.sidecar.send(LoadFailed(ID, "cancelled", ""))
+    setup.settled(again)
+
+
+def test_an_empty_range_is_refused_and_the_agent_stays(setup: Setup) -> None:
+    done = Outcomes()
+    with pytest.raises(LayoutError, match="4 to 4"):
+        setup.agent.fetch(transfer_params("decode", 1), Memory(0), TOKENS, TOKENS, done)
+    assert setup.agent.state().open_loads == 0 and done.calls == 0

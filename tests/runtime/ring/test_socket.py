@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 from collections.abc import AsyncIterator
@@ -205,5 +206,26 @@ async def test_a_folder_with_a_long_path(tmp_path: Path) -> None:
     sidecar = Sidecar(deep)
     await sidecar.server.start(deep, sidecar.accepted.put_nowait)
     _, theirs = await sidecar.agent()
+    theirs.close()
+    await sidecar.server.close()
+
+
+async def test_listening_goes_on_after_an_accept_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E.g. because no descriptor was free for a moment."""
+    monkeypatch.setattr(ring_socket, "ACCEPT_RETRY_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
+    accept, failures = loop.sock_accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    async def flaky(sock: socket.socket) -> tuple[socket.socket, object]:
+        if failures:
+            raise failures.pop()
+        return await accept(sock)
+
+    monkeypatch.setattr(loop, "sock_accept", flaky)
+    sidecar = Sidecar(tmp_path)
+    await sidecar.server.start(tmp_path, sidecar.accepted.put_nowait)
+    ours, theirs = await sidecar.agent()
+    theirs.send(Beat(1))
+    assert await ours.receive() == Beat(1)
     theirs.close()
     await sidecar.server.close()

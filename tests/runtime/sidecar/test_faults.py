@@ -82,13 +82,56 @@ async def test_a_chunk_that_the_agent_cannot_use_is_sent_again(pods: World) -> N
 
 
 async def test_a_lost_message_is_asked_for_again(pods: World) -> None:
-    prefill = await pods.pod(Role.PREFILL, transport=faulty(pods, Fault(FaultKind.DROP, Way.DATA, first=5)))
-    decode = await pods.pod(Role.DECODE)
+    prefill = await pods.pod(Role.PREFILL, transport=faulty(pods, Fault(FaultKind.DROP, Way.DATA, first=5)), tick=0.2)
+    decode = await pods.pod(Role.DECODE, tick=0.2)
     prompt = Prompt(TOKENS, range(4))
     name = await start(prefill, decode, prompt)
     assert isinstance(await decode.agent.end(name), Loaded)
     assert same(decode.agent, name, prompt)
     assert decode.record(name)["resent"] == 1
+
+
+async def test_a_data_way_that_loses_everything_is_replaced(pods: World) -> None:
+    """All credits are spent on messages that never arrive, while PINGs do: the next transfer gets a new session."""
+    losses = Fault(FaultKind.DROP, Way.DATA, first=0, every=1)
+    plan = FaultPlan((losses,))
+    prefill = await pods.pod(Role.PREFILL, transport=FaultyTransport(pods.network.transport(), plan))
+    decode = await pods.pod(Role.DECODE)
+    prompt = Prompt(TOKENS, range(4))
+    name = await start(prefill, decode, prompt)
+    await until(lambda: plan.injected[Way.DATA, FaultKind.DROP] == 8)
+    plan.heal()
+    assert isinstance(end := await decode.agent.end(name), LoadFailed) and end.reason == "peer_lost"
+    assert "do not arrive" in end.message
+    assert isinstance(sent := await prefill.agent.end(name), Sent) and sent.reason == "peer_lost"
+    await all_slots_back(prefill, decode)
+    name = await start(prefill, decode, prompt, number=2)
+    assert isinstance(await decode.agent.end(name), Loaded)
+    assert same(decode.agent, name, prompt)
+
+
+async def test_a_slow_engine_is_no_stalled_data_way(pods: World) -> None:
+    """Everything that was sent has arrived; decode's engine just takes its time."""
+    prefill, decode = await pods.pair()
+    decode.agent.holding = True
+    prompt = Prompt(TOKENS, range(4))
+    name = await start(prefill, decode, prompt)
+    await until(lambda: decode.agent.held == 8)
+    await asyncio.sleep(40 * TICK)
+    decode.agent.holding = False
+    decode.agent.release()
+    assert isinstance(await decode.agent.end(name), Loaded)
+    assert same(decode.agent, name, prompt)
+
+
+async def test_a_transfer_id_is_taken_once(pods: World) -> None:
+    prefill, decode = await pods.pair()
+    prompt = Prompt(100, range(4))
+    name = await start(prefill, decode, prompt)
+    assert isinstance(await decode.agent.end(name), Loaded)
+    decode.agent.fetch(name, [prefill.peer], 100)
+    assert isinstance(end := await decode.agent.end(name), LoadFailed) and "used before" in end.message
+    assert decode.core.attached
 
 
 async def test_reset_in_mid_transfer_fails_both_sides_and_the_next_one_works(pods: World) -> None:

@@ -35,7 +35,7 @@ def hostile() -> list[bytes]:
     """Whole inputs of one connection each."""
     generator = random.Random(7)
     hello = encode_frame(encode(Hello(1, b"b" * 16, b"n" * 16, "ns/x", {"model": "m"}, ["none"], 4096, 8, True)))
-    frames = [hello, encode_frame(encode(Ping(b"b" * 16, 1, 0))), encode_frame(encode(Nack("0" * 32, 0, [1])))]
+    frames = [hello, encode_frame(encode(Ping(b"b" * 16, 1, 0, 0))), encode_frame(encode(Nack("0" * 32, 0, [1])))]
     inputs = [
         pickle.dumps(_Marker()),
         encode_frame(summed(pickle.dumps(_Marker()))),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvferry_runtime.wire.credits import ReceiveCredits, SendCredits
-from kvferry_runtime.wire.liveness import MISSES, Liveness
+from kvferry_runtime.wire.liveness import MISSES, STALL_TICKS, DataFlow, Liveness
 
 
 @given(st.lists(st.sampled_from(["post", "tell", "reserve", "take", "cancel"]), max_size=80))
@@ -62,3 +62,27 @@ def test_another_process_in_its_place_is_dead_at_once() -> None:
 def test_pings_are_numbered() -> None:
     liveness = Liveness(b"boot")
     assert [liveness.tick() for _ in range(3)] == [1, 2, 3]
+
+
+def test_data_is_stalled_only_while_something_is_missing_and_nothing_arrives() -> None:
+    flow = DataFlow()
+
+    def ticks(count: int) -> bool:
+        for _ in range(count):
+            flow.tick()
+        return flow.stalled
+
+    assert not ticks(2 * STALL_TICKS)
+    flow.sent(2)
+    assert not ticks(STALL_TICKS - 1)
+    flow.arrived()
+    assert not ticks(STALL_TICKS - 1) and flow.missing == 1
+    assert ticks(1)
+
+
+def test_data_may_overtake_the_ping_that_counts_it() -> None:
+    flow = DataFlow()
+    flow.arrived()
+    for _ in range(2 * STALL_TICKS):
+        flow.tick()
+    assert flow.missing == 0 and not flow.stalled

@@ -100,7 +100,7 @@ def test_another_version_says_so() -> None:
     assert isinstance(p, Refuse) and p.refusal is Refusal.VERSION and "2" in p.message
 
 
-@pytest.mark.parametrize("message", [Ping(b"b" * 16, 1, 0), Proof(b"p" * 32, b""), Ready(b"")])
+@pytest.mark.parametrize("message", [Ping(b"b" * 16, 1, 0, 0), Proof(b"p" * 32, b""), Ready(b"")])
 def test_messages_out_of_turn_end_it(message: AnyMessage) -> None:
     for machine in (dialer(), acceptor()):
         (refused,) = machine.received(message)

@@ -46,7 +46,7 @@ COMMIT = Commit(ID, 1, 2, 3, 4, 2**64 - 1)
         Credit(2**31, [Ack(ID, 0, 5)], [3]),
         COMMIT,
         Seal(ID, 0, 1, 2, 3, 4, [SealLayer(0, 1, 1)], -1),
-        Ping(b"b" * 16, 7, -1),
+        Ping(b"b" * 16, 7, -1, 3),
         Abort(ID, 0, "corrupt", "é" * 1024),
     ],
 )
