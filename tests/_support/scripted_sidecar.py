@@ -14,6 +14,7 @@ from kvferry_runtime.ring.memory import RingMemory
 from kvferry_runtime.ring.messages import (
     MAX_PACKET_BYTES,
     PROTOCOL_VERSION,
+    Alive,
     Arrived,
     Attach,
     Attached,
@@ -81,7 +82,7 @@ class ScriptedSidecar:
         self._socket.send(packet)
 
     def receive(self) -> FromAgent:
-        """The next message that is no `Beat`."""
+        """The next message that is no `Beat`; those are answered."""
         assert self._socket is not None
         while True:
             packet = self._socket.recv(MAX_PACKET_BYTES + 1)
@@ -90,6 +91,7 @@ class ScriptedSidecar:
             message = packets.decode_from_agent(packet)
             if not isinstance(message, Beat):
                 return message
+            self.send(Alive())
 
     def expect(self, kind: type[Message]) -> Message:
         message = self.receive()

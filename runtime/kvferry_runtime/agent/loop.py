@@ -15,6 +15,7 @@ from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.agent.transfers import OpenTransfers
 from kvferry_runtime.errors import Reason, RingError, RingUnavailable, TransferFailed
 from kvferry_runtime.ring.messages import (
+    Alive,
     Arrived,
     Attach,
     Attached,
@@ -28,6 +29,9 @@ from kvferry_runtime.ring.messages import (
 )
 
 BEAT_SECONDS = 1.0
+MISSED_BEATS = 3
+"""Unanswered ones after which a sidecar that still has its socket is taken for lost, as peers do with PING. Counted and
+not timed, so that a stall of this thread is not held against the sidecar."""
 ATTACH_SECONDS = 5.0
 """How long a sidecar may take to answer `Attach`."""
 FIRST_RETRY_SECONDS = 0.05
@@ -59,6 +63,7 @@ class AgentLoop:
         self._next_attempt = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._next_beat = 0.0
+        self._unanswered = 0
         self._refusal = ""
         self._stopping = False
         self.copying = False
@@ -131,6 +136,8 @@ class AgentLoop:
                 self.copying = True
                 self._transfers.arrived(message, link)
                 self.copying = False
+            case Alive():
+                self._unanswered = 0
             case Sent():
                 self._transfers.sent(message)
             case Loaded():
@@ -157,12 +164,16 @@ class AgentLoop:
             _log.debug("not attached: %s", error)
             return
         self._link_since = now
+        self._unanswered = 0
 
     def _beat(self, now: float) -> None:
         """Once a second: say that the engine lives, and end what should have ended."""
         self._next_beat = now + BEAT_SECONDS
         link = self._attached_link()
         if link is not None:
+            if self._unanswered >= MISSED_BEATS:
+                raise RingUnavailable(f"the sidecar has not answered {MISSED_BEATS} beats, {BEAT_SECONDS:g} s apart")
+            self._unanswered += 1
             link.send(Beat(age_ms=max(0, int(self._engine_age() * 1000))))
         elif self._link is not None and now - self._link_since > ATTACH_SECONDS:
             raise RingUnavailable(f"the sidecar did not answer within {ATTACH_SECONDS} s")

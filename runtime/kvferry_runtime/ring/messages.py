@@ -149,6 +149,10 @@ class Attached(RingMessage, frozen=True, tag="attached"):
     chunk_bytes: Size
 
 
+class Alive(RingMessage, frozen=True, tag="alive"):
+    """Answer to each `Beat`: the sidecar's loop turns."""
+
+
 class Refused(RingMessage, frozen=True, tag="refused"):
     message: LongText
 
@@ -197,4 +201,4 @@ class LoadFailed(RingMessage, frozen=True, tag="failed"):
 
 
 FromAgent = Attach | Beat | Offer | ChunksReady | Filled | SealOffer | Fetch | Consumed | Cancel
-FromSidecar = Attached | Refused | Fill | Sent | Arrived | Loaded | LoadFailed
+FromSidecar = Attached | Refused | Alive | Fill | Sent | Arrived | Loaded | LoadFailed

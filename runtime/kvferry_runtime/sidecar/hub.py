@@ -13,6 +13,7 @@ from kvferry_runtime.errors import ProtocolError, RingError, RingUnavailable
 from kvferry_runtime.ring.memory import RingMemory
 from kvferry_runtime.ring.messages import (
     PROTOCOL_VERSION,
+    Alive,
     Attach,
     Attached,
     Beat,
@@ -153,6 +154,7 @@ class AgentHub:
         match message:
             case Beat():
                 self._beat_age, self._beat_at = message.age_ms / 1000, self._clock()
+                self.send(Alive())
             case Attach():
                 raise ProtocolError("Attach came twice")
             case _:

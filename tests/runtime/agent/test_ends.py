@@ -345,6 +345,16 @@ DEATHS: dict[str, Callable[[Setup, SendHandle], None]] = {
 }
 
 
+def test_a_sidecar_that_is_stopped_and_keeps_its_socket_counts_as_lost(setup: Setup) -> None:
+    _, sent = setup.offer()
+    _, loaded = setup.fetch(number=2)
+    setup.sidecar.expect(Offer)
+    setup.sidecar.expect(Fetch)
+    # from here on nobody reads the socket, and no beat is answered
+    assert [done.wait().reason for done in (sent, loaded)] == [Reason.SIDECAR_LOST] * 2
+    assert (sent.calls, loaded.calls) == (1, 1)
+
+
 @pytest.mark.parametrize("death", DEATHS, ids=lambda name: name.replace(" ", "-"))
 def test_sidecar_lost_in_any_state_and_back_again(setup: Setup, death: str) -> None:
     offer, sent = setup.offer()
