@@ -360,7 +360,7 @@ class _DataWay:
             # Seen over shared memory: a send that waits for its receive behind others in mid-flight stays with UCX
             # after the endpoint is cut, for as long as we looked, when the peer no longer takes anything.
             log.warning("buffers taken from UCX by force", extra={"peer": self._peer, "buffers": len(self._loans)})
-            destroy_worker(worker)
+            destroy_worker(worker, (self._endpoint, *self._loans))
         elif self._endpoint is not None:
             forget_cancelled(self._endpoint.ucxx_ptr)
         self._endpoint = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,15 @@ def forget_cancelled(endpoint: int) -> None:
     function(ctypes.c_void_p(endpoint))
 
 
-def destroy_worker(worker: Any) -> None:
+def destroy_worker(worker: Any, dependents: Iterable[Any]) -> None:
     """Destroy what is behind this worker, an object of the binding, with all requests that it has, finished or not.
 
-    Afterwards UCX touches none of their buffers. The object and its requests must not be used again; it is kept alive
-    on purpose (some KiB), since its destructor would destroy a second time.
+    Afterwards UCX touches none of their buffers. dependents: the endpoint and the requests, objects of the binding too.
+    None of them may be used again, and all are kept alive on purpose (some KiB): their destructors would go to the
+    worker once more, to cancel what is not there any longer, and wait for ever for a lock in freed memory.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(worker))
+    for kept in (worker, *dependents):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     descriptor: int = worker.epoll_file_descriptor
     _library("libucp.so").ucp_worker_destroy(ctypes.c_void_p(worker.handle))
     os.close(descriptor)
