@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     for method in methods:
         if method not in _METHODS:
             raise InputError(f"--compression: {method!r} is not one of {', '.join(_METHODS)}")
+    if args.json:
+        _check_writable(args.json)
     if args.prefill < 1 or args.decode < 1:
         raise InputError("--prefill and --decode must be at least 1")
     check_linux()
@@ -63,12 +65,20 @@ def run(args: argparse.Namespace) -> int:
         return 130
     sys.stdout.write("".join(f"{line}\n" for line in report.lines(rows)))
     if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text("".join(f"{json.dumps(row.to_json())}\n" for row in rows), encoding="utf-8")
     failures = report.failures(rows)
     for line in failures:
         print(f"FAILED: {line}", file=sys.stderr)  # noqa: T201
     return 1 if failures else 0
+
+
+def _check_writable(file: Path) -> None:
+    """Before a minute of work whose result has no place to go to."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except OSError as error:
+        raise InputError(f"--json {file}: cannot be written: {error.strerror}") from error
 
 
 def _progress(text: str) -> None:

@@ -23,6 +23,7 @@ examples:
 """
 _SAMPLE_SECONDS = 0.3
 _FOLLOW_SECONDS = 0.2
+_MAX_SECONDS = 86_400
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,7 +46,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     logs.set_defaults(func=run_logs)
     stop = actions.add_parser("down", help="stop an instance and remove what it left")
     stop.add_argument("name", nargs="?", default="", metavar="NAME", help="needed when several run")
-    stop.add_argument("--grace", type=float, default=150.0, metavar="S", help="then it is killed (default: 150)")
+    stop.add_argument("--grace", type=_seconds, default=150.0, metavar="S", help="then it is killed (default: 150)")
     stop.set_defaults(func=run_down)
 
 
@@ -92,10 +93,15 @@ def run_ps(args: argparse.Namespace) -> int:
     meter.sample()
     time.sleep(_SAMPLE_SECONDS)  # the CPU share is that of this span
     usage = meter.sample()
-    found = [record for folder in state.instances(_base()) if (record := state.read_record(folder))]
+    folders = state.instances(_base())
+    found = [(record, state.held(folder)) for folder in folders if (record := state.read_record(folder))]
     if not found:
         sys.stdout.write("nothing runs here\n")
-    for record in found:
+    for record, held in found:
+        if not held:
+            name = f"{record.namespace}/{record.name}"
+            sys.stdout.write(f"{name}  ended without cleaning up: `kvferry local down {name}` does\n")
+            continue
         url = f"  {record.url}" if record.url else ""
         sys.stdout.write(f"{record.namespace}/{record.name}  pid {record.pid}{url}\n")
         sys.stdout.write("".join(f"  {line}\n" for line in table.pods(record, usage)))
@@ -127,7 +133,7 @@ def run_logs(args: argparse.Namespace) -> int:
             prefix = f"{file.parent.name}/{file.stem} | " if len(files) > 1 else ""
             sys.stdout.write(f"{prefix}{line}\n")
         sys.stdout.flush()
-        if not args.follow or not folder.exists():
+        if not args.follow or not state.held(folder):
             return 0
         time.sleep(_FOLLOW_SECONDS)  # files that grow set no event that the standard library can wait for
 
@@ -144,6 +150,14 @@ def run_down(args: argparse.Namespace) -> int:
     down(folder, lambda text: print(text, file=sys.stderr, flush=True), args.grace)  # noqa: T201
     sys.stdout.write(f"{folder.name}: stopped\n")
     return 0
+
+
+def _seconds(text: str) -> float:
+    """For argparse, which tells the user of a ValueError."""
+    seconds = float(text)
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0 to {_MAX_SECONDS} seconds")
+    return seconds
 
 
 def _base() -> Path:

@@ -14,6 +14,8 @@ from kvferry_operator.local import launcher, proc
 from kvferry_operator.local.containers import Launch
 
 _SCRIPT = launcher.__file__
+_MARK = "--- "
+"""Begins the line in a log that tells of a start."""
 
 
 class Process:
@@ -39,7 +41,7 @@ class Process:
         launch.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with launch.log.open("ab") as log:
             moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            log.write(f"--- {moment} {launch.container} starts (restart {restart})\n".encode())
+            log.write(f"{_MARK}{moment} {launch.container} starts (restart {restart})\n".encode())
             log.flush()
             child = subprocess.Popen(  # noqa: S603 (the rendered command of the container)
                 [sys.executable, "-I", "-S", _SCRIPT, str(os.getpid()), *launch.argv],
@@ -93,12 +95,17 @@ def exit_text(status: int) -> str:
 
 
 def last_lines(log: Path, count: int, limit_bytes: int = 16384) -> list[str]:
-    """The last lines of a log, without the marks that `Process.start` writes; empty when there is none."""
+    """The last lines of a log since the last start that `Process.start` marked; empty when there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - limit_bytes))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return []
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("--- ")]
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(_MARK):
+            lines.clear()
+        elif line.strip():
+            lines.append(line)
     return lines[-count:]

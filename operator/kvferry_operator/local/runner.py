@@ -72,6 +72,7 @@ class Runner:
         self._process: Process | None = None
         self._phase = Phase.WAITING
         self._ready = False
+        self._was_ready = False
         self._restarts = 0
         self._note = ""
 
@@ -83,7 +84,7 @@ class Runner:
     async def run(self) -> None:
         """
         Raises:
-            StartFailed: our runtime refused its settings before it was ever up; the message has its own words.
+            StartFailed: our runtime refused its settings before it was ever ready; the message has its own words.
         """
         backoff, clock = Backoff(), asyncio.get_running_loop().time
         while not self._stopping.is_set():
@@ -155,6 +156,7 @@ class Runner:
             return
         self.up.set()
         self._ready = self._probes.readiness is None
+        self._was_ready |= self._ready
         self._set(Phase.RUNNING)
         async with asyncio.TaskGroup() as group:
             if self._probes.readiness is not None:
@@ -178,6 +180,7 @@ class Runner:
             tally = tally.count(await self._ask(probe), probe)
             if tally.passing != self._ready:
                 self._ready = tally.passing
+                self._was_ready |= self._ready
                 self._shared.changed()
             await asyncio.sleep(probe.period if self._ready else min(probe.period, probes.EAGER_SECONDS))
 
@@ -195,7 +198,7 @@ class Runner:
 
     def _refuse_settings_error(self, status: int) -> None:
         ours = PurePath(self._launch.argv[0]).name == _RUNTIME
-        if ours and status == SETTINGS_ERROR and not self.up.is_set():
+        if ours and status == SETTINGS_ERROR and not self._was_ready:
             said = "\n".join(last_lines(self._launch.log, _SHOWN_LINES)) or f"see {self._launch.log}"
             raise StartFailed(f"pod {self._launch.pod}, container {self.container.name} cannot start: {said}")
 

@@ -135,8 +135,13 @@ def held(folder: Path) -> bool:
 
 
 def instances(base: Path) -> Iterator[Path]:
-    """Folders of all instances of this user, by name."""
+    """Folders of all instances of this user, by name.
+
+    Raises:
+        CannotStart: `base` belongs to somebody else, whose files are not to be believed: they name what is removed.
+    """
     with contextlib.suppress(FileNotFoundError):
+        _check_own(base)
         yield from sorted(folder for folder in base.iterdir() if (folder / _LOCK).exists())
 
 
@@ -163,11 +168,15 @@ def remove(folder: Path, owner: Owner) -> None:
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        _check_own(folder)
     except OSError as error:
         raise CannotStart(
             f"{folder} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
         ) from error
+
+
+def _check_own(folder: Path) -> None:
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise CannotStart(
             f"{folder} is not a folder of this user: remove it, or set XDG_RUNTIME_DIR to a folder of yours"

@@ -84,7 +84,7 @@ def parse(api: Api, body: bytes, served_name: str) -> ClientRequest:
     """
     try:
         known, fields = _known.decode(body), _raw.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body cannot be read: {error}") from error
     if known.model not in (None, served_name):
         raise bad_request(f"model {known.model!r} is not served here; this router serves {served_name!r}", status=404)

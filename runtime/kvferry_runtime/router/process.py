@@ -20,6 +20,9 @@ from kvferry_runtime.router.server import RouterApi
 from kvferry_runtime.router.settings import RouterSettings
 from kvferry_runtime.router.upstream import Upstream
 
+FAREWELL_SECONDS = 1.0
+"""After the drain, for the errors that tell the remaining clients to reach them."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,10 +55,10 @@ class Router:
                 self._api.application(),
                 handler_cancellation=True,
                 access_log=None,
-                shutdown_timeout=self._settings.drain_seconds,
+                shutdown_timeout=self._settings.drain_seconds + FAREWELL_SECONDS,
             )
             await runner.setup()
-            resources.push_async_callback(runner.cleanup)
+            resources.push_async_callback(self._drain, runner)
             site = web.TCPSite(runner, self._settings.host, self._settings.port)
             try:
                 await site.start()
@@ -76,6 +79,13 @@ class Router:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._resources.aclose()
+
+    async def _drain(self, runner: web.AppRunner) -> None:
+        end = asyncio.get_running_loop().call_later(self._settings.drain_seconds, self._api.end_all)
+        try:
+            await runner.cleanup()
+        finally:
+            end.cancel()
 
     async def _watch(self) -> None:
         async for groups in self._discovery.watch():

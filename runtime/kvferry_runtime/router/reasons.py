@@ -62,5 +62,7 @@ class FailureReason(StrEnum):
     """The client went away before the answer was complete."""
     CLIENT_STALLED = "client_stalled"
     """The client stopped reading."""
+    SHUTDOWN = "shutdown"
+    """The router stopped, and the answer took longer than the drain."""
     INTERNAL = "internal"
     """A defect; the log has the traceback."""

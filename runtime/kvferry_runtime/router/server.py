@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
@@ -38,6 +39,13 @@ class RouterApi:
         self._metrics = metrics
         self._started_unix = int(time.time())
         self._in_flight = 0
+        self._open: set[asyncio.Timeout] = set()
+
+    def end_all(self) -> None:
+        """Fail what is open: each client still gets an error that says why."""
+        now = asyncio.get_running_loop().time()
+        for limit in self._open:
+            limit.reschedule(now)
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
@@ -68,7 +76,8 @@ class RouterApi:
         self._metrics.in_flight.set(self._in_flight)
         try:
             try:
-                return await self._serve(api, request, reply, request_id, answer_id)
+                async with self._until_end():
+                    return await self._serve(api, request, reply, request_id, answer_id)
             except RequestFailed as failure:
                 return await self._failed(failure, reply, request_id)
             except asyncio.CancelledError:
@@ -81,6 +90,26 @@ class RouterApi:
         finally:
             self._in_flight -= 1
             self._metrics.in_flight.set(self._in_flight)
+
+    @asynccontextmanager
+    async def _until_end(self) -> AsyncIterator[None]:
+        """
+        Raises:
+            RequestFailed: `end_all` was called.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._open.add(limit)
+                try:
+                    yield
+                finally:
+                    self._open.remove(limit)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            message = "the router shut down before the answer was complete; try again"
+            raise RequestFailed(FailureReason.SHUTDOWN, 503, message) from error
 
     async def _serve(
         self, api: Api, request: web.Request, reply: Reply, request_id: str, answer_id: str
@@ -98,6 +127,8 @@ class RouterApi:
                 body = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
             raise bad_request(f"the body is larger than {MAX_BODY_BYTES} bytes", status=413) from error
+        except web.RequestPayloadError as error:
+            raise bad_request(f"the body cannot be read: {error}") from error
         except TimeoutError as error:
             raise bad_request(f"the body did not come within {BODY_SECONDS:g} s", status=408) from error
         parsed = parse(api, body, self._settings.served_name)

@@ -47,8 +47,8 @@ class RouterSettings:
             raise SettingsError(
                 f"--timeout-seconds {self.timeout_seconds:g} is not above 0 and at most {MAX_TIMEOUT_SECONDS:g}"
             )
-        if self.drain_seconds < 0:
-            raise SettingsError(f"--drain-seconds {self.drain_seconds:g} is negative")
+        if not 0 <= self.drain_seconds <= MAX_TIMEOUT_SECONDS:
+            raise SettingsError(f"--drain-seconds {self.drain_seconds:g} is not within 0 to {MAX_TIMEOUT_SECONDS:g}")
 
     @property
     def transfer_deadline_ms(self) -> int:

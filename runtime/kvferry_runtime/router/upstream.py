@@ -208,7 +208,7 @@ async def _refused(engine: str, response: aiohttp.ClientResponse) -> UpstreamErr
 def _object(engine: str, text: bytes) -> Json:
     try:
         parsed = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(engine, f"the answer is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise Malformed(engine, "the answer is not a JSON object")

@@ -14,7 +14,9 @@ import pytest
 import local_objects as objects
 from kvferry_operator.api.parse import parse
 from kvferry_operator.cli.main import main
-from kvferry_operator.local import request
+from kvferry_operator.local import request, state
+from kvferry_operator.local.errors import CannotStart
+from kvferry_operator.local.record import Record
 
 # `up` takes the rendered objects; these have fake containers, the rest is the command's own way
 _UP = """
@@ -160,6 +162,38 @@ def test_what_a_crash_of_the_machine_left_is_cleaned_up(terminal: Terminal) -> N
     assert down.returncode == 0 and "cleaning up after a crash" in down.stderr
     assert terminal.clean
     assert terminal.kvferry("down").stderr == "kvferry local: nothing runs here\n"
+
+
+def test_what_a_crash_left_is_not_shown_as_running_nor_followed(terminal: Terminal) -> None:
+    folder = terminal.run_folder / "kvferry" / "default-m"
+    (folder / "logs" / "m-decode-0").mkdir(parents=True)
+    (folder / "logs" / "m-decode-0" / "engine.log").write_text("last words\n")
+    (folder / "lock").write_text('{"pid": 1, "start": 1, "run": "gone", "memory": "/nowhere"}')
+    (folder / "instance.json").write_text(Record("default", "m", 1, "", str(folder / "logs"), ()).to_json())
+    assert (
+        terminal.kvferry("ps").stdout == "default/m  ended without cleaning up: `kvferry local down default/m` does\n"
+    )
+    logs = terminal.kvferry("logs", "-f")
+    assert (logs.returncode, logs.stdout) == (0, "last words\n")
+    assert terminal.kvferry("down", "default/m").returncode == 0
+    assert terminal.clean
+
+
+def test_a_folder_of_somebody_else_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "default-m").mkdir()
+    (tmp_path / "default-m" / "lock").touch()
+    stranger = os.getuid() + 1
+    monkeypatch.setattr("os.getuid", lambda: stranger)
+    with pytest.raises(CannotStart, match="is not a folder of this user"):
+        list(state.instances(tmp_path))
+
+
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
+def test_a_grace_that_is_no_time_is_a_usage_error(grace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["local", "down", f"--grace={grace}"])
+    assert stopped.value.code == 2
+    assert f"--grace: {grace} is not" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

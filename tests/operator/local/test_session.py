@@ -221,6 +221,38 @@ async def test_a_settings_error_of_the_runtime_ends_the_start(tmp_path: Path, op
     assert not options.base.exists()
 
 
+_REFUSES_LATE = f"""#!{sys.executable}
+import http.server, os, sys
+if sys.argv[1] == "probe":
+    print('{{"transports": {{"tcp": {{"usable": true}}}}}}')
+    sys.exit()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/readyz":
+            print("model: its weights are damaged", file=sys.stderr, flush=True)
+            os._exit(2)
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+http.server.HTTPServer((os.environ["KVFERRY_POD_IP"], 8000), Handler).serve_forever()
+"""
+
+
+async def test_a_settings_error_found_after_the_startup_probe_ends_the_start_too(
+    tmp_path: Path, options: session.Options
+) -> None:
+    """An engine answers /healthz while it loads its model."""
+    program = tmp_path / "kvferry-runtime"
+    program.write_text(_REFUSES_LATE)
+    program.chmod(0o755)
+    engine = objects.container("engine", port=8000, command=[str(program)], args=["engine"])
+    with pytest.raises(StartFailed, match="container engine cannot start: model: its weights are damaged"):
+        async with session.running("default", "m", [objects.stateful_set("m-decode", [engine])], options, silent) as up:
+            await asyncio.wait_for(up.wait_ready(), 10)
+    assert not options.base.exists()
+
+
 async def test_a_crash_is_tried_again_and_its_last_words_are_shown(options: session.Options) -> None:
     engine = objects.container("engine", port=8000, arguments=["--exit", "2", "--say", "not today"])
     said: list[str] = []
@@ -228,6 +260,7 @@ async def test_a_crash_is_tried_again_and_its_last_words_are_shown(options: sess
         await until(lambda: sum("starts again in" in line for line in said) >= 2)
     assert said[0] == "m-decode-0 engine: ended (exit status 2), starts again in 1 s\n    not today"
     assert "starts again in 2 s" in said[1]
+    assert said[1].count("not today") == 1
 
 
 async def test_logs_can_be_kept(tmp_path: Path, options: session.Options) -> None:

@@ -69,6 +69,27 @@ def test_sigterm_lets_what_runs_end(running: tuple[subprocess.Popen[str], int]) 
     assert process.wait(20) == 0
 
 
+def test_sigterm_does_not_wait_for_the_model(tiny: Path) -> None:
+    port = free_port()
+    arguments = command("--model", str(tiny), "--port", str(port))
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline
+            try:
+                assert "loading" in get(port, "/healthz")
+                break
+            except OSError:
+                time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr is not None and "engine is ready" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("what", ["no folder", "no model", "port in use", "no model given"])
 def test_what_is_wrong_is_one_line_and_exit_code_2(what: str, tiny: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:

@@ -247,6 +247,34 @@ async def test_a_full_decode_engine_does_not_wait_beyond_the_deadline(make_pair,
     await all_free(pair.decode)
 
 
+async def test_two_full_engines_that_wait_for_each_other_go_on_before_the_deadline(make_pair) -> None:
+    pair, loop = make_pair(kv_blocks=20), asyncio.get_running_loop()
+
+    def ask(engine: Engine, number: int, role: str, **fields: object) -> asyncio.Task[engines.Completion]:
+        params = engines.transfer(number, role, deadline_ms=2000)
+        return loop.create_task(engines.complete(engine, prompt_of(200), kv_transfer_params=params, **fields))
+
+    # each cache holds one of the two prompts, and the engines got them in another order
+    prefill = [ask(pair.prefill, number, "prefill", max_tokens=1) for number in (1, 2)]
+    await until(lambda: pair.prefill.loop.counts()["held"] == 1)
+    decode = [ask(pair.decode, number, "decode") for number in (2, 1)]
+    second, first = await asyncio.gather(*decode)
+    assert (second.end.mode, second.end.why) == (Mode.RECOMPUTED, Reason.NO_CAPACITY)
+    assert first.end.mode is Mode.TRANSFERRED
+    assert first.tokens == second.tokens
+    await asyncio.gather(*prefill)
+    await all_free(pair.prefill, pair.decode)
+
+
+async def test_a_request_that_cannot_be_admitted_fails_alone(make_pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = make_pair()
+    monkeypatch.setattr(pair.prefill.agent, "offer", lambda *_: 1 / 0)
+    params = {"max_tokens": 1, "kv_transfer_params": engines.transfer(1, "prefill")}
+    assert (await engines.complete(pair.prefill, prompt_of(30), **params)).failed.status == 500
+    assert len((await engines.complete(pair.prefill, prompt_of(30))).tokens) == 8
+    await all_free(pair.prefill)
+
+
 async def test_shutdown_fails_what_is_open(make_pair) -> None:
     pair = make_pair()
     params = engines.transfer(1, "decode")

@@ -133,6 +133,7 @@ async def test_a_stop_string_ends_the_answer_before_it(ready: Client) -> None:
     [
         ("/v1/completions", b"{not json", 400, "not JSON"),
         ("/v1/completions", b"[" * 100_000, 400, "not JSON"),
+        ("/v1/completions", {**BODY, "prompt": "\ud800"}, 400, "prompt has half of a surrogate pair"),
         ("/v1/completions", {**BODY, "model": "other"}, 404, "'other'"),
         ("/v1/completions", {**BODY, "n": 3}, 400, "n 3"),
         ("/v1/completions", {**BODY, "prompt": [1, tiny_model.VOCABULARY]}, 400, "vocabulary"),
@@ -140,6 +141,7 @@ async def test_a_stop_string_ends_the_answer_before_it(ready: Client) -> None:
         ("/v1/completions", {"prompt": [1] * 4096}, 400, "do not fit"),
         ("/v1/completions", {**BODY, "kv_transfer_params": {"transfer_id": 1}}, 400, "kv_transfer_params"),
         ("/v1/chat/completions", {"messages": [{"role": "pirate", "content": "x"}]}, 400, "unknown role"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\udc00"}]}, 400, "messages[0].content"),
         ("/v1/nothing", BODY, 404, "Not Found"),
     ],
 )
@@ -149,6 +151,13 @@ async def test_errors_have_openais_shape(ready: Client, path: str, body: Any, st
     assert word in answer["error"]["message"]
     assert set(answer["error"]) == {"message", "type", "code"}
     assert ready.engine.loop.idle()
+
+
+async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(ready: Client) -> None:
+    async with ready.session.post(
+        ready.url + "/v1/completions", data=b"no gzip", headers={"Content-Encoding": "gzip"}
+    ) as response:
+        assert (response.status, (await response.json())["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_a_body_that_is_too_large_is_refused(ready: Client) -> None:

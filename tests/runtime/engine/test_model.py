@@ -89,7 +89,7 @@ def test_models_that_would_be_computed_wrongly_are_refused(own: Path, fields: di
 def test_broken_weights_are_told(own: Path) -> None:
     weights = own / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelUnavailable, match="cannot be read"):
+    with pytest.raises(SettingsError, match="damaged or incomplete"):
         models.load(own, "cpu", "auto")
 
 
@@ -107,7 +107,10 @@ def test_the_fingerprint_tells_models_apart(tiny: Path, tiny_bf16: Path, tmp_pat
         return {key for key in one | other if one.get(key) != other.get(key)}
 
     base = marks(tiny)
-    assert differing(base, marks(Path(shutil.copytree(tiny, tmp_path / "copy")))) == set()
+    copy = Path(shutil.copytree(tiny, tmp_path / "copy"))
+    assert differing(base, marks(copy)) == set()
+    (copy / "chat_template.jinja").write_text("{{ messages }}")
+    assert differing(base, marks(copy)) == {"model.tokenizer"}
     assert differing(base, marks(tiny, threads=2)) == {"engine.threads"}
     assert differing(base, marks(tiny, dtype="bf16")) == {"engine.dtype"}
     assert differing(base, marks(tiny_model.make(tmp_path / "seed", seed=1))) == {"model.weights"}

@@ -46,6 +46,11 @@ def test_a_cold_temperature_is_nearly_greedy_and_a_hot_one_nearly_uniform() -> N
     assert min(draws(Sampling(100, 1, 0, 1), 8000).values()) > 1700
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 5e-324])
+def test_the_least_temperatures_are_greedy(temperature: float) -> None:
+    assert set(draws(Sampling(temperature, 1, 0, 1), 20)) == {1}
+
+
 @given(seed=st.integers(-(2**63), 2**63 - 1), index=st.integers(0, 10_000), temperature=st.floats(0.05, 5))
 def test_a_draw_depends_on_seed_and_index_alone(seed: int, index: int, temperature: float) -> None:
     sampling = Sampling(temperature, 0.9, 3, seed)

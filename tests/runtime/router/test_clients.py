@@ -110,6 +110,7 @@ async def test_a_request_id_that_cannot_stand_in_a_log_is_replaced(tmp_path: Pat
         (b"{", 400, "cannot be read"),
         (b'"text"', 400, "cannot be read"),
         (b"\xff", 400, "cannot be read"),
+        (b'{"prompt": ' + b"[" * 100_000, 400, "cannot be read"),
         ({"model": MODEL}, 400, "prompt is missing"),
         ({"model": MODEL, "prompt": ""}, 400, "prompt is missing"),
         ({"model": MODEL, "prompt": []}, 400, "prompt is missing"),
@@ -132,6 +133,13 @@ async def test_bad_bodies_are_refused_with_a_reason(
     assert answered == status
     assert said in error["error"]["message"]
     assert error["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(tmp_path: Path) -> None:
+    async with routed(tmp_path) as state:
+        status, error, _ = await state.post(b"no gzip", headers={"Content-Encoding": "gzip"})
+        assert await state.counted() == {'failures_total{reason="bad_request"}': 1}
+    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_one_prompt_in_a_list_and_no_model_are_fine(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_address_and_endpoints_come_from_the_environment(monkeypatch: pytest.Mon
         (("--endpoints", "file:///x", "--timeout-seconds", "4000"), "at most 3600"),
         (("--endpoints", "file:///x", "--min-prompt-tokens", "-1"), "--min-prompt-tokens -1"),
         (("--endpoints", "file:///x", "--drain-seconds", "-1"), "--drain-seconds -1"),
+        (("--endpoints", "file:///x", "--drain-seconds", "nan"), "--drain-seconds nan"),
         (("--endpoints", "file:///x", "--port", "70000"), "--port 70000"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from kvferry_runtime.router.stub import StubScript
+from kvferry_runtime.router.stub import FailureKind, StubFailure, StubScript
 from routed_stubs import MODEL, routed, until
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
@@ -31,15 +31,27 @@ async def test_running_answers_end_before_the_router_does(tmp_path: Path) -> Non
     raise AssertionError("the router still listens")
 
 
-async def test_an_answer_that_takes_longer_than_the_drain_frees_both_engines(tmp_path: Path) -> None:
+async def test_an_answer_that_takes_longer_than_the_drain_is_an_error_and_frees_both_engines(tmp_path: Path) -> None:
     endless = StubScript(first_delay=60)
     async with routed(tmp_path, prefills=[endless], decodes=[endless], drain_seconds=0.1) as state:
         running = asyncio.create_task(state.post(PROMPT))
         await until(lambda: state.decodes[0].record.requests)
         await state.router.__aexit__(None, None, None)
         await until(lambda: all(engine.record.open == 0 for engine in (*state.prefills, *state.decodes)))
-        await asyncio.wait((running,))
-        assert running.exception() is not None
+        status, body, _ = await running
+    assert (status, body["error"]["code"]) == (503, "shutdown")
+
+
+async def test_a_stream_that_takes_longer_than_the_drain_ends_with_an_error_event(tmp_path: Path) -> None:
+    hanging = StubScript(failure=StubFailure(FailureKind.HANG, 2))
+    async with routed(tmp_path, decodes=[hanging], drain_seconds=0.1) as state:
+        running = asyncio.create_task(state.stream({**PROMPT, "stream": True}))
+        await until(lambda: state.decodes[0].record.requests)
+        await state.router.__aexit__(None, None, None)
+        answer = await running
+    assert answer.text.startswith("t11 ")
+    assert answer.error is not None and answer.error["code"] == "shutdown"
+    assert not answer.done
 
 
 async def test_sigterm_is_a_clean_end(tmp_path: Path) -> None:

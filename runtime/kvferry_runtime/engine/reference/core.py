@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvferry_contract.config import FailurePolicy
@@ -33,6 +33,8 @@ from kvferry_runtime.errors import KvferryError, Reason, TransferFailed
 
 MAX_ADMITTED = 64
 """Requests that are parked, prefilling or running at a time; more of them wait."""
+PARKED_SHARE = 0.25
+"""Of its transfer's deadline, for which a parked request may keep an engine idle that has others waiting."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,9 +118,14 @@ class EngineCore:
         """Admit what fits and compute one pass; whether there was anything to compute."""
         self._expire()
         while request := self._scheduler.admissible(self._pool.free):
-            self._admit(request)
+            try:
+                self._admit(request)
+            except Exception:
+                _log.exception("a request could not be admitted")
+                self._break([request])
         work = self._scheduler.next()
         if work is None:
+            self._unpark()
             return False
         try:
             if isinstance(work, Prefill):
@@ -127,11 +134,7 @@ class EngineCore:
                 self._decode(work)
         except Exception:
             _log.exception("a forward pass failed")
-            for request in [work.request] if isinstance(work, Prefill) else work.requests:
-                if request.stage not in (Stage.HELD, Stage.OVER):
-                    self._fail(
-                        request, Failed(500, "internal_error", "internal", "the engine failed; its log says why")
-                    )
+            self._break([work.request] if isinstance(work, Prefill) else work.requests)
         return True
 
     def abandon(self, message: str) -> None:
@@ -164,6 +167,7 @@ class EngineCore:
             self._offer(request, request.transfer)
         else:
             self._scheduler.place(request, Stage.PARKED)
+            request.parked = time.monotonic()
             self._fetch(request, request.transfer)
 
     def _offer(self, request: Request, transfer: TransferParams) -> None:
@@ -203,6 +207,20 @@ class EngineCore:
             return
         request.shared = shared
 
+    def _unpark(self) -> None:
+        """Compute the oldest parked prompt here if it keeps the others from their blocks while nothing is computed.
+
+        Prefill may in turn be full of KV that those others have yet to fetch. Where the two engines admitted their
+        requests in another order, neither would go on before the deadlines.
+        """
+        oldest = next(iter(self._scheduler.requests([Stage.PARKED])), None)
+        if oldest is None or oldest.given_up or not self._scheduler.requests([Stage.WAITING]):
+            return
+        assert oldest.transfer is not None and oldest.fetch is not None
+        if time.monotonic() - oldest.parked >= PARKED_SHARE * oldest.transfer.deadline_ms / 1000:
+            oldest.given_up = True
+            oldest.fetch.cancel(Reason.NO_CAPACITY.value)
+
     def _remaining(self, request: Request, transfer: TransferParams) -> TransferParams:
         """The deadline counts from the request's arrival, not from its admission."""
         waited_ms = int((time.monotonic() - request.arrived) * 1000)
@@ -216,6 +234,8 @@ class EngineCore:
             self._release(request)
             return
         if isinstance(result, TransferFailed):
+            if request.given_up:
+                result = TransferFailed(Reason.NO_CAPACITY, "others waited for the KV blocks that it held")
             self._load_failed(request, result)
             return
         first = result.first_token
@@ -326,6 +346,12 @@ class EngineCore:
         self._drop_transfer(request, failure.code)
         self._retire(request)
         request.sink(failure)
+
+    def _break(self, requests: Iterable[Request]) -> None:
+        """Fail those whose work raised, so that the others go on."""
+        for request in requests:
+            if request.stage not in (Stage.HELD, Stage.OVER):
+                self._fail(request, Failed(500, "internal_error", "internal", "the engine failed; its log says why"))
 
     def _drop_transfer(self, request: Request, reason: str) -> None:
         for handle in (request.send, request.fetch):

@@ -62,6 +62,8 @@ class EngineServer:
             raise Refused("the engine is shutting down" if self._draining else "the model is still loading")
         try:
             body = json.loads(await request.read())
+        except web.RequestPayloadError as error:
+            raise BadRequest(f"the body cannot be read: {error}") from error
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
         asked = parse(api, body, self._name)

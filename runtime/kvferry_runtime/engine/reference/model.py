@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies change with the longest sequence of a batch."""
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _UNSTABLE_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
+_PROMPT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+"""All that decides which tokens a prompt has: KV of other tokens in equal number would be taken for the right one."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
 
@@ -65,7 +67,7 @@ def load(folder: Path, device: str, dtype: str) -> Model:
         device: auto, cpu or cuda. dtype: auto (as saved), bf16, fp16 or fp32.
 
     Raises:
-        SettingsError: not a causal language model, or one that this engine does not compute (named).
+        SettingsError: not a causal language model, one that this engine does not compute (named), or not whole.
         ModelUnavailable: the weights cannot be read.
     """
     if device == "cuda" and not torch.cuda.is_available():
@@ -88,7 +90,11 @@ def load(folder: Path, device: str, dtype: str) -> Model:
         raise SettingsError(
             f"{folder}: the installed transformers cannot load it as a causal language model: {error}"
         ) from error
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+    except safetensors.SafetensorError as error:
+        raise SettingsError(f"{folder}: the weights are damaged or incomplete, fetch them again: {error}") from error
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno is None:  # of transformers: a file that the folder should have
+            raise SettingsError(f"{folder}: the model is incomplete: {error}") from error
         raise ModelUnavailable(f"{folder}: the model cannot be read: {error}") from error
     module = module.eval().to(place)
     return _describe(folder, module, place)
@@ -102,7 +108,7 @@ def fingerprint(model: Model, name: str, revision: str, threads: int) -> Mapping
         "model.revision": revision,
         "model.config": _short(json.dumps(config, sort_keys=True, default=str).encode()),
         "model.weights": _weights_digest(model.folder),
-        "model.tokenizer": _short((model.folder / "tokenizer.json").read_bytes()),
+        "model.tokenizer": _files_digest(model.folder, _PROMPT_FILES),
         "engine": "reference",
         "engine.dtype": _KV_DTYPES[model.dtype].value,
         "engine.device": model.device.type,
@@ -165,6 +171,15 @@ def _weights_digest(folder: Path) -> str:
             for sample in range(_SAMPLES):
                 stream.seek(size * sample // _SAMPLES)
                 digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()[:32]
+
+
+def _files_digest(folder: Path, names: Sequence[str]) -> str:
+    """Over those of these small files that are there."""
+    digest = hashlib.sha256()
+    for name in names:
+        if (file := folder / name).is_file():
+            digest.update(f"{name}:{file.stat().st_size};".encode() + file.read_bytes())
     return digest.hexdigest()[:32]
 
 

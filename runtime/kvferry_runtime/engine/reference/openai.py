@@ -160,7 +160,7 @@ def _prompt(prompt: object) -> str | list[int]:
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
-        return prompt
+        return _text("prompt", prompt)
     if isinstance(prompt, list) and prompt and all(type(token) is int and token >= 0 for token in prompt):
         return prompt
     if isinstance(prompt, list) and len(prompt) > 1 and isinstance(prompt[0], str | list):
@@ -185,7 +185,16 @@ def _message(path: str, message: object) -> dict[str, str]:
         content = "".join(texts)
     if not isinstance(content, str):
         raise BadRequest(f"{path}.content is neither a text nor a list of text parts")
-    return {"role": message["role"], "content": content}
+    return {"role": _text(f"{path}.role", message["role"]), "content": _text(f"{path}.content", content)}
+
+
+def _text(path: str, text: str) -> str:
+    """JSON can escape half of a surrogate pair, which is no character: no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{path} has half of a surrogate pair at character {error.start}") from error
+    return text
 
 
 def _is_text_part(part: object) -> bool:

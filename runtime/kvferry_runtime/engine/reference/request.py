@@ -79,7 +79,8 @@ class Request:
     """Written by the engine's thread alone, once submitted.
 
     sink: takes every event, in the engine's thread; the last one is Finished or Failed, unless the request was
-    cancelled by its client. computed: tokens of the prompt whose KV is in place.
+    cancelled by its client. computed: tokens of the prompt whose KV is in place. parked: since when (monotonic).
+    given_up: its KV is not awaited any longer, though the agent's last word is.
     """
 
     prompt: list[int]
@@ -101,7 +102,8 @@ class Request:
     loaded: LoadResult | None = None
     send: SendHandle | None = None
     fetch: FetchHandle | None = None
-    cancelled: bool = False
+    parked: float = 0.0
+    given_up: bool = False
 
     @property
     def blocks(self) -> int:

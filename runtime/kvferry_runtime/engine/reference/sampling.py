@@ -28,11 +28,13 @@ def sample(logits: npt.NDArray[np.float32], sampling: Sampling, index: int) -> i
     """The token at `index` of the completion; ties go to the lowest id."""
     if sampling.temperature == 0:
         return int(np.argmax(logits))
-    scaled = logits.astype(np.float64) / sampling.temperature
-    order = np.argsort(-scaled, kind="stable")
+    order = np.argsort(-logits, kind="stable")
     if sampling.top_k:
         order = order[: sampling.top_k]
-    weights = np.exp(scaled[order] - scaled[order[0]])
+    # below the likeliest first, then scaled: so the least temperature makes the others impossible, never a NaN
+    with np.errstate(over="ignore"):
+        below = (logits[order].astype(np.float64) - logits[order[0]]) / sampling.temperature
+    weights = np.exp(below)
     cumulative = np.cumsum(weights)
     if sampling.top_p < 1:
         # the smallest set of the likeliest tokens whose probability reaches top_p, at least one

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -94,8 +95,8 @@ async def serve(settings: EngineSettings) -> int:
     """
     stop = asyncio.Event()
     here = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        here.add_signal_handler(number, stop.set)
+    # a thread that loads a model cannot be asked to end, and nothing is open yet that would be lost
+    _on_signals(lambda: os._exit(0))
 
     def ended() -> None:
         here.call_soon_threadsafe(stop.set)
@@ -109,12 +110,18 @@ async def serve(settings: EngineSettings) -> int:
         await _listen(site, settings.host, settings.port)
         folder = await asyncio.to_thread(resolve, settings.model)
         engine = await asyncio.to_thread(build_engine, folder, settings, agent, ended)
+        _on_signals(stop.set)
         try:
             return await _answer(engine, server, settings.drain_seconds, stop)
         finally:
             await asyncio.to_thread(engine.close, CLOSE_SECONDS)
     finally:
         await site.cleanup()
+
+
+def _on_signals(do: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, do)
 
 
 async def _answer(engine: Engine, server: EngineServer, drain_seconds: float, stop: asyncio.Event) -> int:
