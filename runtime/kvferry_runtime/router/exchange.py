@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kvferry_contract.endpoints import Group
-from kvferry_contract.transfer import TransferParams
+from kvferry_contract.transfer import RESULT_FIELD, TransferParams
 from kvferry_runtime.errors import KvferryError
 from kvferry_runtime.router.answer import Identity, StreamedAnswer, whole_answer
 from kvferry_runtime.router.choice import AnswerError, Json
@@ -82,6 +82,8 @@ class Exchange:
         self._request = request
         self._attempt = attempt
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._arrived = False
+        """Decode has prefill's KV, as far as it says."""
         self.first_token: tuple[str, float] | None = None
         """Which half gave the first token, and when (monotonic); of a streamed answer."""
 
@@ -103,6 +105,7 @@ class Exchange:
                 if not decode.done():
                     _check_prefill(prefill)
             body = await decode
+            self._arrived = _kv_arrived(body.get(RESULT_FIELD))
             first = await _late_first_token(prefill)
             return whole_answer(self._request, self._attempt.identity, body, first)
         finally:
@@ -142,6 +145,7 @@ class Exchange:
                 answer.offer_first(first)
             await self._send(reply, answer.end(), "decode")
             await decode.finish()
+            self._arrived = _kv_arrived(answer.engine_result)
             return answer
         finally:
             decode.close()
@@ -180,11 +184,19 @@ class Exchange:
         return task
 
     async def _stop(self) -> None:
-        """Cancel what still runs: that closes its connection."""
+        """Cancel what still runs: that closes its connection. What prefill keeps for decode in vain is withdrawn."""
+        transfer = self._attempt.transfer
+        if transfer is not None and not self._arrived:
+            self._upstream.withdraw(transfer.prefill.engine, transfer.prefill_params.transfer_id)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+
+
+def _kv_arrived(result: object) -> bool:
+    """By what decode says of itself; engines that say nothing are trusted to end their transfers."""
+    return not isinstance(result, dict) or result.get("mode") == "transferred"
 
 
 def _first_token(prefill: asyncio.Task[FirstToken]) -> FirstToken:

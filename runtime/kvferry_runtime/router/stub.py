@@ -71,13 +71,14 @@ class StubScript:
 
 @dataclass(slots=True)
 class StubRecord:
-    """What happened at the engine. open: requests now; abandoned: those whose client left early."""
+    """What happened at the engine. open: requests now; abandoned: those whose client left early; withdrawn: ids."""
 
     requests: list[Json] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     open: int = 0
     abandoned: int = 0
     finished: int = 0
+    withdrawn: list[str] = field(default_factory=list)
 
 
 class StubEngine:
@@ -95,6 +96,7 @@ class StubEngine:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.add_routes([web.post(api.value, self._handle) for api in Api])
+        app.router.add_delete("/v1/transfers/{id}", self._withdraw)
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
@@ -105,6 +107,10 @@ class StubEngine:
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        self.record.withdrawn.append(request.match_info["id"])
+        return web.Response(status=204)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body: Json = msgspec.json.decode(await request.read())

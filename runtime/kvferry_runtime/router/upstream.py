@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -19,11 +20,16 @@ CONNECT_SECONDS = 2.0
 KEEPALIVE_SECONDS = 2.0
 """Shorter than any engine's own, so that a request never meets a connection that the engine is just closing."""
 FINISH_SECONDS = 1.0
+WITHDRAW_SECONDS = 2.0
+MAX_WITHDRAWALS = 256
+"""At a time; what is not said is made good by the transfer's deadline."""
 MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
 _PROBE_IDLE_SECONDS, _PROBE_EVERY_SECONDS, _PROBES = 5, 2, 3
 
 Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 class UpstreamError(KvferryError):
@@ -67,6 +73,7 @@ class Upstream:
         self.silence_seconds = silence_seconds
         self.answer_seconds = answer_seconds
         self._session: aiohttp.ClientSession | None = None
+        self._withdrawals: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         # no limit of its own: the router admits a bounded number of requests, each with at most two connections
@@ -82,8 +89,26 @@ class Upstream:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._withdrawals:
+            await asyncio.wait(self._withdrawals)
         if self._session is not None:
             await self._session.close()
+
+    def withdraw(self, engine: str, transfer_id: str) -> None:
+        """Tell a prefill engine that nobody fetches this KV, in the background: no client waits for that."""
+        if len(self._withdrawals) < MAX_WITHDRAWALS:
+            task = asyncio.create_task(self._withdraw(engine, transfer_id))
+            self._withdrawals.add(task)
+            task.add_done_callback(self._withdrawals.discard)
+
+    async def _withdraw(self, engine: str, transfer_id: str) -> None:
+        assert self._session is not None, "used outside of `async with`"
+        timeout = aiohttp.ClientTimeout(total=WITHDRAW_SECONDS)
+        try:
+            async with self._session.delete(f"http://{engine}/v1/transfers/{transfer_id}", timeout=timeout):
+                pass  # engines without this call end the transfer by its deadline
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.debug("engine %s was not told of a withdrawn transfer: %s", engine, error)
 
     async def post(self, engine: str, path: str, body: bytes, headers: Mapping[str, str], limit_seconds: float) -> Json:
         """An answer that is not streamed.

@@ -232,6 +232,16 @@ async def test_blocks_of_an_offer_stay_until_decode_has_them(make_pair) -> None:
     await all_free(pair.prefill)
 
 
+async def test_a_withdrawn_offer_gives_its_blocks_back_long_before_its_deadline(make_pair) -> None:
+    pair = make_pair()
+    params = engines.transfer(1, "prefill", deadline_ms=3_600_000)
+    await engines.complete(pair.prefill, prompt_of(100), max_tokens=1, kv_transfer_params=params)
+    pair.prefill.loop.withdraw("0" * 32)
+    assert pair.prefill.loop.counts()["held"] == 1
+    pair.prefill.loop.withdraw(params["transfer_id"])
+    await all_free(pair.prefill)
+
+
 @pytest.mark.parametrize("policy", [FailurePolicy.RECOMPUTE, FailurePolicy.FAIL])
 async def test_a_full_decode_engine_does_not_wait_beyond_the_deadline(make_pair, policy: FailurePolicy) -> None:
     pair = make_pair(policy=policy, kv_blocks=20)

@@ -269,3 +269,25 @@ async def test_recovers_when_the_engine_is_back(tmp_path: Path) -> None:
         publish(state.endpoints, [group(state.prefills[0], "prefill"), group(decode, "decode")])
         healed, body, _ = await state.post(PROMPT)
     assert (broken, healed, body["choices"][0]["text"]) == (502, 200, TEXT)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("decode", "withdrawn"),
+    [
+        (StubScript(result={"mode": "transferred"}), False),
+        (StubScript(), False),
+        (StubScript(result={"mode": "recomputed", "reason": "sidecar_lost"}), True),
+        (failing(FailureKind.STATUS), True),
+    ],
+    ids=["transferred", "says nothing", "recomputed", "failed"],
+)
+async def test_what_prefill_keeps_for_decode_in_vain_is_withdrawn(
+    tmp_path: Path, decode: StubScript, withdrawn: bool, stream: bool
+) -> None:
+    async with routed(tmp_path, decodes=[decode]) as state:
+        await (state.stream({**PROMPT, "stream": True}) if stream else state.post(PROMPT))
+        await _idle(state)
+    # the router has left by now, and with it all that it had to say
+    prefill = state.prefills[0].record
+    assert prefill.withdrawn == [body["kv_transfer_params"]["transfer_id"] for body in prefill.requests] * withdrawn

@@ -67,7 +67,14 @@ class Sent:
     failure: TransferFailed | None
 
 
-Message = Submit | Cancel | Loaded | Sent
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Nobody will fetch the KV that was offered under this id (any more)."""
+
+    transfer_id: str
+
+
+Message = Submit | Cancel | Loaded | Sent | Withdraw
 
 
 class EngineCore:
@@ -113,6 +120,8 @@ class EngineCore:
                 self._loaded(request, result)
             case Sent(request, failure):
                 self._sent(request, failure)
+            case Withdraw(transfer_id):
+                self._withdraw(transfer_id)
 
     def turn(self) -> bool:
         """Admit what fits and compute one pass; whether there was anything to compute."""
@@ -275,6 +284,12 @@ class EngineCore:
         self._metrics.sent(None if failure is None else failure.reason)
         if request.stage is Stage.HELD:
             self._release(request)
+
+    def _withdraw(self, transfer_id: str) -> None:
+        """Only of requests that were answered: who withdraws before that has closed the request itself."""
+        for request in self._scheduler.requests([Stage.HELD]):
+            if request.send is not None and request.transfer and request.transfer.transfer_id == transfer_id:
+                request.send.cancel("withdrawn")
 
     # ---- forward passes ----
 

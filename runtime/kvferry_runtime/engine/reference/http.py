@@ -50,6 +50,7 @@ class EngineServer:
         for api in Api:
             app.router.add_post(api.value, self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_delete("/v1/transfers/{id}", self._withdraw)
         app.router.add_get("/v1/state", self._state)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -78,6 +79,12 @@ class EngineServer:
         if self._engine is not None:
             entry["max_model_len"] = self._engine.model.max_positions
         return web.json_response({"object": "list", "data": [entry]})
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        """The router says that decode will not fetch this KV, so that its blocks need not wait for a deadline."""
+        if self._engine is not None:
+            self._engine.loop.withdraw(request.match_info["id"])
+        return web.Response(status=204)
 
     async def _state(self, _: web.Request) -> web.Response:
         state: Json = {"model": self._name, "role": self._role, "draining": self._draining}

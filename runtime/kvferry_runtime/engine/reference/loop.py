@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from kvferry_runtime.engine.reference.core import Cancel, EngineCore, Message, Submit
+from kvferry_runtime.engine.reference.core import Cancel, EngineCore, Message, Submit, Withdraw
 from kvferry_runtime.engine.reference.request import Request, Stage
 
 MAX_WAITING = 256
@@ -64,6 +64,10 @@ class EngineLoop:
     def cancel(self, request: Request) -> None:
         """The client went away. Idempotent; harmless after the end."""
         self._post(Cancel(request))
+
+    def withdraw(self, transfer_id: str) -> None:
+        """Give up an offer whose request was answered already. Idempotent; harmless for unknown ids."""
+        self._post(Withdraw(transfer_id))
 
     def age(self) -> float:
         """Seconds since there was progress; stays under `IDLE_SECONDS` when there is nothing to do."""
