@@ -35,10 +35,12 @@ def container(name: str, port: int = 0, **more: Any) -> Manifest:
             {"name": env.POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": env.POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "JOURNAL", "value": "/journal/journal"},
+            {"name": "TMPDIR", "value": "/scratch"},
             *more.pop("env", []),
         ],
         "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},
+            # not at /tmp: these tests, and what they run, may lie there themselves
+            {"name": "tmp", "mountPath": "/scratch"},
             {"name": "journal", "mountPath": "/journal"},
             *more.pop("volumeMounts", []),
         ],

@@ -119,7 +119,7 @@ async def test_readiness_goes_and_comes_back(options: session.Options) -> None:
 
 
 async def test_a_hanging_container_is_restarted_by_its_liveness_probe(options: session.Options) -> None:
-    probe = {"exec": {"command": ["test", "!", "-e", "/tmp/unready"]}, "periodSeconds": 0.1, "failureThreshold": 2}
+    probe = {"exec": {"command": ["test", "!", "-e", "/scratch/unready"]}, "periodSeconds": 0.1, "failureThreshold": 2}
     engine = objects.container("engine", port=8000, livenessProbe=probe)
     manifests = [objects.stateful_set("m-decode", [engine])]
     async with session.running("default", "m", manifests, options, silent) as supervisor:
