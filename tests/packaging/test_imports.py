@@ -26,6 +26,7 @@ def test_importing_does_not_load(module: str, absent: tuple[str, ...]) -> None:
 
 
 def test_the_runtime_never_unpickles(request: pytest.FixtureRequest) -> None:
+    """Case 47."""
     runtime = request.config.rootpath / "runtime"
     for path in runtime.rglob("*.py"):
         text = path.read_text()

@@ -55,6 +55,7 @@ class Router:
                 self._api.application(),
                 handler_cancellation=True,
                 access_log=None,
+                auto_decompress=False,
                 shutdown_timeout=self._settings.drain_seconds + FAREWELL_SECONDS,
             )
             await runner.setup()

@@ -122,6 +122,11 @@ class RouterApi:
                 f"the router serves {self._settings.max_in_flight} requests at a time; try again",
                 retry_after=1,
             )
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            # a few hundred KB can unpack to all the memory there is
+            message = f"Content-Encoding {encoding!r}: bodies are taken as they are, send it without compression"
+            raise bad_request(message, status=415)
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.read()

@@ -34,7 +34,7 @@ async def serve(core: SidecarCore, host: str, port: int) -> web.AppRunner:
     Raises:
         SettingsError: the address is not free, or not ours.
     """
-    runner = web.AppRunner(application(core), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(core), access_log=None, auto_decompress=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

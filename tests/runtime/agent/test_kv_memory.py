@@ -46,6 +46,7 @@ STRIDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     [(name, kind) for name in STRIDED for kind in ("numpy", "torch") if (name, kind) != ("reversed", "torch")],
 )
 def test_a_strided_view_is_refused_before_anything_is_sent(name: str, kind: str) -> None:
+    """Case 24."""
     base = np.random.default_rng(24).standard_normal((2, 4, HEADS, DIM)).astype(np.float16)
     view = STRIDED[name](base)
     if kind == "torch":
@@ -74,6 +75,7 @@ def test_a_slice_of_a_larger_cache_is_read_where_it_lies() -> None:
 
 
 def test_an_empty_range_has_empty_rows() -> None:
+    """Case 24: it completes."""
     memory = ContiguousKv(FP16, [np.zeros((2, 0, HEADS, DIM), np.float16)])
     assert [len(rows) for rows in chunk_rows(memory, FP16.shapes[0], FP16.layers, 0, 0)] == [0, 0]
 

@@ -172,7 +172,7 @@ def test_a_seal_before_everything_is_final(sender: Callable[..., Sender]) -> Non
 
 
 def test_the_engine_never_waits_for_a_sidecar_that_does_not_read(sender: Callable[..., Sender]) -> None:
-    """Thousands of announcements, nobody reads a packet: the forward pass goes on and the request can be dropped."""
+    """Case 35: thousands of announcements, nobody reads a packet; the pass goes on, the request can be dropped."""
     end = sender()
     for number in range(300):
         done = Outcomes()

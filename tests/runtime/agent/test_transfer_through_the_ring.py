@@ -46,7 +46,7 @@ def _tensors(fill: int) -> list[np.ndarray]:
 def test_no_layer_is_read_before_it_is_final(
     pair: tuple[HostAgent, ScriptedSidecar, HostAgent, ScriptedSidecar],
 ) -> None:
-    """A layer holds garbage until its event; each received layer must hold its own value, round after round."""
+    """Case 33: a layer holds garbage until its event; each received layer must hold its own value, every round."""
     prefill, prefill_sidecar, decode, decode_sidecar = pair
     layout, dice = kv_layout(LAYERS), random.Random(33)
     for number in range(1000):

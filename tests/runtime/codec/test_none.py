@@ -25,6 +25,7 @@ def test_any_bits_are_identical(data: st.DataObject, dtype: KvDtype, rows: int, 
 
 
 def test_bf16_beyond_fp16_and_signed_zero() -> None:
+    """Case 31: bit for bit."""
     rows = np.concatenate([rows_of([[1e5, 3e38, 1e-30, -0.0]], KvDtype.BF16), [[0x0001, 0x8001, 0x7FC1, 0xFF80]]])
     rows = rows.astype(np.uint16)
     assert (round_trip(CODEC, rows, KvDtype.BF16) == rows).all()

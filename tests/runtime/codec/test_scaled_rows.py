@@ -62,7 +62,7 @@ def test_size_is_exact_and_nothing_behind_it_is_written(name: str, dtype: KvDtyp
 
 @pytest.mark.parametrize("dtype", [KvDtype.BF16, KvDtype.FP32])
 def test_values_past_the_range_of_e4m3_saturate(dtype: KvDtype) -> None:
-    """A plain cast turns 465 and more into NaN."""
+    """Case 27: a plain cast turns 465 and more into NaN."""
     values = np.array([448, 449, 463, 464, 465, 480, 500, 1e4, 3e38])
     rows = rows_of(np.concatenate([np.stack([values, -values], axis=1), [[448, 449], [-465, 464]]]), dtype)
     payload = encoded(CODECS["fp8"], [rows], dtype)
@@ -78,6 +78,7 @@ def test_values_past_the_range_of_e4m3_saturate(dtype: KvDtype) -> None:
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("name", LOSSY)
 def test_zero_and_tiny_rows(name: str, dtype: KvDtype) -> None:
+    """Case 28."""
     codec = CODECS[name]
     normal = outlier_rows(2 * 16 * 8, 128, dtype)
     assert (round_trip(codec, np.zeros_like(normal), dtype) == 0).all()
@@ -106,7 +107,7 @@ def test_rows_of_subnormals_become_zeros(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOSSY)
 def test_bf16_keeps_its_range(name: str) -> None:
-    """Through fp16, 1e5 would be infinite."""
+    """Case 31: through fp16, 1e5 would be infinite."""
     rows = rows_of([[1e5, -1e5, 12.0, 0.0], [3e38, -3e38, 1e38, -0.0], [1e-30, -1e-30, 4e-31, 0.0]], KvDtype.BF16)
     after = values_of(round_trip(CODECS[name], rows, KvDtype.BF16), KvDtype.BF16)
     assert np.isfinite(after).all()

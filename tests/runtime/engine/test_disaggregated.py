@@ -167,6 +167,7 @@ async def test_fail_tells_the_reason(make_pair) -> None:
 
 
 async def test_an_unknown_transfer_ends_by_its_deadline(make_pair) -> None:
+    """Case 41: a key that prefill never heard of is an error, not a wait without end."""
     pair = make_pair(policy=FailurePolicy.FAIL)
     params = engines.transfer(9, "decode", deadline_ms=50)
     decode = await engines.complete(pair.decode, prompt_of(50), kv_transfer_params=params)
@@ -202,6 +203,7 @@ async def test_a_parked_request_holds_up_nobody(make_pair) -> None:
 
 
 async def test_clients_that_leave_give_everything_back(make_pair) -> None:
+    """Case 43."""
     pair = make_pair()
     for number in range(10):
         await start_and_leave(
@@ -240,6 +242,63 @@ async def test_a_withdrawn_offer_gives_its_blocks_back_long_before_its_deadline(
     assert pair.prefill.loop.counts()["held"] == 1
     pair.prefill.loop.withdraw(params["transfer_id"])
     await all_free(pair.prefill)
+
+
+async def test_an_offer_that_is_withdrawn_before_its_answer_is_not_held_either(make_pair) -> None:
+    """The word that nobody will fetch it may overtake the news that the client has left."""
+    pair = make_pair()
+    params = engines.transfer(1, "prefill", deadline_ms=3_600_000)
+    answering = asyncio.create_task(
+        engines.complete(pair.prefill, prompt_of(3000), max_tokens=1, kv_transfer_params=params)
+    )
+    await until(lambda: pair.prefill.loop.counts()["prefilling"] == 1)
+    pair.prefill.loop.withdraw(params["transfer_id"])
+    assert len((await answering).tokens) == 1
+    await all_free(pair.prefill)
+
+
+async def test_a_client_that_leaves_with_the_end_on_its_way_gives_the_offer_back(make_pair) -> None:
+    """Case 43: the answer is complete and its KV held, but nobody read the end."""
+    pair = make_pair()
+    params = engines.transfer(1, "prefill", deadline_ms=3_600_000)
+    body = {"prompt": prompt_of(100), "max_tokens": 1, "kv_transfer_params": params}
+    asked = parse(Api.COMPLETIONS, body, engines.NAME)
+    events = pair.prefill.generate(asked, *await pair.prefill.prepare(asked))
+    await anext(events)
+    await until(lambda: pair.prefill.loop.counts()["held"] == 1)
+    await events.aclose()
+    await all_free(pair.prefill)
+
+
+async def test_six_requests_for_a_cache_of_four_blocks(make_pair) -> None:
+    """Case 25: two blocks each; those that are in go on, the others hear by their deadline that there is no room."""
+    pair = make_pair(policy=FailurePolicy.FAIL, kv_blocks=4)
+    fields = {"max_tokens": 9, "ignore_eos": True}
+
+    def ask(number: int, deadline_ms: int) -> asyncio.Task[engines.Completion]:
+        params = engines.transfer(number, "decode", deadline_ms=deadline_ms)
+        return asyncio.create_task(engines.complete(pair.decode, prompt_of(20), kv_transfer_params=params, **fields))
+
+    inside = [ask(number, 20_000) for number in (1, 2)]
+    await until(lambda: pair.decode.loop.counts()["parked"] == 2)
+    surplus = [ask(number, 300) for number in (3, 4, 5, 6)]
+    for answer in await asyncio.gather(*surplus):
+        assert (answer.failed.status, answer.failed.code) == (502, Reason.NO_CAPACITY)
+    for number in (1, 2):
+        params = engines.transfer(number, "prefill")
+        await engines.complete(pair.prefill, prompt_of(20), max_tokens=1, kv_transfer_params=params)
+    for answer in await asyncio.gather(*inside):
+        assert (answer.end.mode, len(answer.tokens)) == (Mode.TRANSFERRED, 9)
+    await all_free(pair.prefill, pair.decode)
+
+    # and when room comes in time, all six finish
+    waiting = [ask(number, 20_000) for number in range(11, 17)]
+    for number in range(11, 17):
+        params = engines.transfer(number, "prefill")
+        await engines.complete(pair.prefill, prompt_of(20), max_tokens=1, kv_transfer_params=params)
+    for answer in await asyncio.gather(*waiting):
+        assert answer.end.mode is Mode.TRANSFERRED
+    await all_free(pair.prefill, pair.decode)
 
 
 @pytest.mark.parametrize("policy", [FailurePolicy.RECOMPUTE, FailurePolicy.FAIL])

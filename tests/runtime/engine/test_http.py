@@ -1,6 +1,7 @@
 """The engine as a client sees it."""
 
 import asyncio
+import gzip
 import io
 import json
 from collections.abc import AsyncIterator
@@ -46,7 +47,7 @@ class Client:
 async def client(tiny: Path) -> AsyncIterator[Client]:
     engine = engines.start(tiny)
     server = EngineServer(engines.NAME, "aggregated")
-    runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.5)
+    runner = web.AppRunner(server.application(), auto_decompress=False, handler_cancellation=True, shutdown_timeout=0.5)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -153,11 +154,22 @@ async def test_errors_have_openais_shape(ready: Client, path: str, body: Any, st
     assert ready.engine.loop.idle()
 
 
-async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(ready: Client) -> None:
-    async with ready.session.post(
-        ready.url + "/v1/completions", data=b"no gzip", headers={"Content-Encoding": "gzip"}
-    ) as response:
-        assert (response.status, (await response.json())["error"]["type"]) == (400, "invalid_request_error")
+async def test_a_compressed_body_is_refused_unopened(ready: Client) -> None:
+    """Case 47: it could unpack to all the memory there is."""
+    for data in (b"no gzip", gzip.compress(json.dumps(BODY).encode())):
+        async with ready.session.post(
+            ready.url + "/v1/completions", data=data, headers={"Content-Encoding": "gzip"}
+        ) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["type"]) == (415, "invalid_request_error")
+            assert "'gzip'" in error["message"]
+
+
+async def test_a_body_that_breaks_off_is_the_clients_mistake(ready: Client) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(ready.url.rsplit(":", 1)[1]))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcdezz\r\n")
+    assert b" 400 " in await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
 
 
 async def test_a_body_that_is_too_large_is_refused(ready: Client) -> None:

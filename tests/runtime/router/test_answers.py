@@ -60,6 +60,7 @@ async def test_each_token_comes_once_whichever_engine_is_first(
 @pytest.mark.parametrize("begin_at", [0, 1])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_usage_is_counted_once_and_the_prompt_is_prefills(tmp_path: Path, stream: bool, begin_at: int) -> None:
+    """Case 39."""
     tokens = tuple(range(100, 110))
     prefill = StubScript(tokens=tokens, prompt_tokens=271, cached_tokens=0)
     decode = StubScript(tokens=tokens, prompt_tokens=271, cached_tokens=271, begin_at=begin_at, finish_reason="stop")

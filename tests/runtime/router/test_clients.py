@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ async def _raw(state: Routed, body: dict[str, Any]) -> tuple[asyncio.StreamReade
 async def test_a_client_that_leaves_frees_both_sides(
     tmp_path: Path, prefill: StubScript, decode: StubScript, stream: bool
 ) -> None:
+    """Case 43."""
     async with routed(tmp_path, prefills=[prefill], decodes=[decode]) as state:
         engines = [*state.prefills, *state.decodes]
         writers = [(await _raw(state, {**PROMPT, "stream": stream}))[1] for _ in range(20)]
@@ -135,11 +137,14 @@ async def test_bad_bodies_are_refused_with_a_reason(
     assert error["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(tmp_path: Path) -> None:
+async def test_a_compressed_body_is_refused_unopened(tmp_path: Path) -> None:
+    """Case 47: it could unpack to all the memory there is."""
     async with routed(tmp_path) as state:
-        status, error, _ = await state.post(b"no gzip", headers={"Content-Encoding": "gzip"})
-        assert await state.counted() == {'failures_total{reason="bad_request"}': 1}
-    assert (status, error["error"]["type"]) == (400, "invalid_request_error")
+        for body in (b"no gzip", gzip.compress(json.dumps(PROMPT).encode())):
+            status, error, _ = await state.post(body, headers={"Content-Encoding": "gzip"})
+            assert (status, error["error"]["type"]) == (415, "invalid_request_error")
+            assert "'gzip'" in error["error"]["message"]
+        assert await state.counted() == {'failures_total{reason="bad_request"}': 2}
 
 
 async def test_one_prompt_in_a_list_and_no_model_are_fine(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ WAITING = StubScript(first_delay=60)
 
 
 async def test_prefill_fails_at_transfer_whole_answer(tmp_path: Path) -> None:
+    """Case 40 (a)."""
     async with routed(
         tmp_path, prefills=[failing(FailureKind.STATUS)], decodes=[WAITING], failure_policy=FailurePolicy.FAIL
     ) as state:
@@ -49,6 +50,7 @@ async def test_prefill_fails_at_transfer_whole_answer(tmp_path: Path) -> None:
 
 
 async def test_prefill_fails_at_transfer_before_the_first_token(tmp_path: Path) -> None:
+    """Case 40 (b)."""
     async with routed(
         tmp_path, prefills=[failing(FailureKind.STATUS)], decodes=[WAITING], failure_policy=FailurePolicy.FAIL
     ) as state:
@@ -63,6 +65,7 @@ async def test_prefill_fails_at_transfer_before_the_first_token(tmp_path: Path) 
 @pytest.mark.parametrize("kind", [FailureKind.EVENT, FailureKind.RESET, FailureKind.CUT])
 @pytest.mark.parametrize("policy", list(FailurePolicy))
 async def test_decode_fails_after_three_tokens(tmp_path: Path, policy: FailurePolicy, kind: FailureKind) -> None:
+    """Case 40 (c): an error event, then the end of the stream, and both engines are free."""
     slow_prefill = StubScript(first_delay=60)
     async with routed(
         tmp_path, prefills=[slow_prefill], decodes=[failing(kind, after_tokens=3)], failure_policy=policy

@@ -207,7 +207,7 @@ async def test_nobody_there(pods: World, peer: str) -> None:
 
 @pytest.mark.parametrize("offered", [True, False])
 async def test_the_deadline_ends_what_never_comes(pods: World, offered: bool) -> None:
-    """Never sealed, or never offered at all: a key that nobody knows."""
+    """Case 41: never sealed, or never offered at all: a key that nobody knows."""
     prefill, decode = await pods.pair()
     if offered:
         prefill.agent.offer(transfer_id(1), Prompt(300, range(4)), seconds=0.3)

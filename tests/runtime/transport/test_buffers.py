@@ -19,6 +19,7 @@ BASE = np.arange(4 * 16 * 64, dtype=np.float16).reshape(4, 16, 64)
     ids=["strided", "transposed", "fortran", "reversed", "inner slice"],
 )
 def test_views_whose_bytes_are_not_their_values_in_order_are_refused(array: np.ndarray) -> None:
+    """Case 24."""
     with pytest.raises(LayoutError, match="C-contiguous"):
         lent_view(memoryview(array), writable=False)
 
@@ -34,6 +35,7 @@ def test_contiguous_views_are_the_same_memory(array: np.ndarray) -> None:
 
 @pytest.mark.parametrize("shape", [(0,), (0, 8, 64), (4, 0, 64)])
 def test_empty_ones_are_fine(shape: tuple[int, ...]) -> None:
+    """Case 24."""
     assert lent_view(memoryview(np.empty(shape, np.float16)), writable=True).nbytes == 0
 
 

@@ -93,8 +93,9 @@ async def test_closing_does_not_need_a_peer_that_is_stopped(kind: str, size: int
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", LANES_KINDS)
+@pytest.mark.parametrize("kind", [*LANES_KINDS, "shm"])
 async def test_reconnecting_at_once_loses_and_leaks_nothing(kind: str, rounds: int) -> None:
+    """Case 26, over TCP, shared memory, and what UCX takes by itself."""
     near, far = transports(f"ucx-{kind}")
     accepted: asyncio.Queue[Connection] = asyncio.Queue()
     listener = await far.listen("127.0.0.1", 0, accepted.put_nowait)

@@ -286,8 +286,8 @@ class EngineCore:
             self._release(request)
 
     def _withdraw(self, transfer_id: str) -> None:
-        """Only of requests that were answered: who withdraws before that has closed the request itself."""
-        for request in self._scheduler.requests([Stage.HELD]):
+        """Whoever withdraws before the answer has closed the request too, but its end may come before that is seen."""
+        for request in self._scheduler.requests():
             if request.send is not None and request.transfer and request.transfer.transfer_id == transfer_id:
                 request.send.cancel("withdrawn")
 
@@ -350,11 +350,13 @@ class EngineCore:
     # ---- the end ----
 
     def _cancel(self, request: Request) -> None:
-        if request.stage in (Stage.HELD, Stage.OVER):
+        """Its client left before it had the end, which may have come meanwhile: then nobody will ask for its KV."""
+        if request.stage is Stage.OVER:
             return
-        self._metrics.ended("cancelled")
         self._drop_transfer(request, "the client went away")
-        self._retire(request)
+        if request.stage is not Stage.HELD:
+            self._metrics.ended("cancelled")
+            self._retire(request)
 
     def _fail(self, request: Request, failure: Failed) -> None:
         self._metrics.ended("error")

@@ -104,14 +104,15 @@ class Engine:
         except Refused:
             self.metrics.ended("refused")
             raise
+        over = False
         try:
-            while True:
+            while not over:
                 event = await events.get()
+                over = not isinstance(event, Delta)
                 yield event
-                if not isinstance(event, Delta):
-                    return
         finally:
-            self.loop.cancel(request)
+            if not over:
+                self.loop.cancel(request)
 
     def state(self) -> dict[str, Any]:
         """For /v1/state."""

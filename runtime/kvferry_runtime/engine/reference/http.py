@@ -61,6 +61,11 @@ class EngineServer:
         api, engine = Api(request.path), self._engine
         if engine is None or self._draining:
             raise Refused("the engine is shutting down" if self._draining else "the model is still loading")
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":
+            # a few hundred KB can unpack to all the memory there is
+            message = f"Content-Encoding {encoding!r}: bodies are taken as they are, send it without compression"
+            raise BadRequest(message, status=415)
         try:
             body = json.loads(await request.read())
         except web.RequestPayloadError as error:

@@ -103,7 +103,9 @@ async def serve(settings: EngineSettings) -> int:
 
     agent = make_agent(settings)
     server = EngineServer(settings.model.served_name, settings.role)
-    site = web.AppRunner(server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    site = web.AppRunner(
+        server.application(), access_log=None, auto_decompress=False, handler_cancellation=True, shutdown_timeout=1.0
+    )
     await site.setup()
     try:
         # listening first: health answers while the model is fetched and loaded, and a taken port is told at once
