@@ -25,6 +25,11 @@ BIN = Path(sys.executable).parent
 START_SECONDS = 120
 
 
+def unique(name: str) -> str:
+    """Addresses follow from names, and two checkouts may be tested on one machine at the same time."""
+    return f"{name}-{os.getpid()}"
+
+
 def manifest(
     name: str, method: str = "none", policy: str = "Recompute", decode: int = 1, timeout_seconds: int = 30
 ) -> str:

@@ -30,9 +30,9 @@ def prompts() -> list[list[int]]:
 
 
 async def test_two_hundred_requests_sixteen_at_a_time(folder: Path, aggregated_url: str) -> None:
-    with serving.serving(
-        folder, "equal", serving.manifest("equal", decode=2, timeout_seconds=TIMEOUT_SECONDS)
-    ) as instance:
+    name = serving.unique("equal")
+    text = serving.manifest(name, decode=2, timeout_seconds=TIMEOUT_SECONDS)
+    with serving.serving(folder, name, text) as instance:
         async with serving.client() as client:
             free = await counts(client, instance)
             bodies = await answers(client, instance.url)

@@ -54,7 +54,7 @@ FAULTS = {
 @pytest.fixture(scope="module", params=["Recompute", "Fail"])
 def instance(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, serving.Serving]]:
     policy = str(request.param)
-    name = policy.lower()
+    name = serving.unique(policy.lower())
     with serving.serving(folder, name, serving.manifest(name, policy=policy)) as running:
         yield policy, running
 
