@@ -22,6 +22,7 @@ examples:
   kvferry local down smollm2
 """
 _SAMPLE_SECONDS = 0.3
+_SHOWN_TRANSFERS = 8
 _FOLLOW_SECONDS = 0.2
 _MAX_SECONDS = 86_400
 
@@ -36,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_up(actions)
-    ps = actions.add_parser("ps", help="show the pods of everything that runs here")
+    ps = actions.add_parser("ps", help="show the pods and the last transfers of all that runs here")
     ps.set_defaults(func=run_ps)
     logs = actions.add_parser("logs", help="print the containers' logs")
     logs.add_argument("pod", nargs="?", default="", metavar="POD", help="a pod's name or part of it; default: all")
@@ -86,7 +87,7 @@ def run_up(args: argparse.Namespace) -> int:
 def run_ps(args: argparse.Namespace) -> int:
     del args
     check_linux()
-    from kvferry_operator.local import state, table
+    from kvferry_operator.local import state, table, transfers
     from kvferry_operator.local.usage import Meter
 
     meter = Meter()
@@ -105,6 +106,8 @@ def run_ps(args: argparse.Namespace) -> int:
         url = f"  {record.url}" if record.url else ""
         sys.stdout.write(f"{record.namespace}/{record.name}  pid {record.pid}{url}\n")
         sys.stdout.write("".join(f"  {line}\n" for line in table.pods(record, usage)))
+        if sent := asyncio.run(transfers.of(record, _SHOWN_TRANSFERS)):
+            sys.stdout.write("".join(f"  {line}\n" for line in table.transfers(sent)))
         sys.stdout.write(f"  logs: {record.logs}\n")
     return 0
 

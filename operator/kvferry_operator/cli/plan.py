@@ -25,7 +25,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML or JSON; - is standard input")
+    parser.add_argument(
+        "-f", "--filename", required=True, nargs="+", metavar="FILE", help="YAML or JSON; - is standard input"
+    )
     parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: yaml")
     parser.set_defaults(func=run)
 
@@ -36,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
         InputError: the file cannot be used. SpecInvalid: an object in it is refused.
     """
     settings = Settings()
-    objects = [item for model in documents.read_models(args.filename) for item in build(model, settings)]
+    models = [model for name in args.filename for model in documents.read_models(name)]
+    objects = [item for model in models for item in build(model, settings)]
     sys.stdout.write(documents.dump_json(objects) if args.output == "json" else documents.dump_yaml(objects))
     sys.stdout.flush()
     return 0

@@ -24,7 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES + "\nexit code: 0 valid, 2 invalid or unusable",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML or JSON; - is standard input")
+    parser.add_argument(
+        "-f", "--filename", required=True, nargs="+", metavar="FILE", help="YAML or JSON; - is standard input"
+    )
     parser.set_defaults(func=run)
 
 
@@ -33,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: the file cannot be used. SpecInvalid: an object in it is refused.
     """
-    models = documents.read_models(args.filename)
+    models = [model for name in args.filename for model in documents.read_models(name)]
     for model in models:
         # templates and resources can clash with what is rendered, which shows only then
         build(model, Settings())

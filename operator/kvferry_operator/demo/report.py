@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvferry_operator.demo.comparison import Row
+from kvferry_operator.demo.comparison import LOSSLESS, TRANSFERRED, Row
 from kvferry_operator.local import table
 
 _HEAD = ("PROMPT", "TOKENS", "TTFT", "AGGREGATED", "RAW", "WIRE", "RATIO", "GOODPUT", "HIDDEN", "LANE", "TOKENS EQUAL")
@@ -13,7 +13,8 @@ _HEAD = ("PROMPT", "TOKENS", "TTFT", "AGGREGATED", "RAW", "WIRE", "RATIO", "GOOD
 def lines(rows: Sequence[Row]) -> list[str]:
     """One table a method."""
     found: list[str] = []
-    for method in dict.fromkeys(row.method for row in rows):
+    methods = dict.fromkeys(row.method for row in rows)
+    for method in methods:
         cells = [_HEAD, *(_cells(row) for row in rows if row.method == method)]
         found += ["", f"compression {method}", *(f"  {line}" for line in table.columns(cells, frozenset(range(1, 9))))]
     return [
@@ -22,7 +23,19 @@ def lines(rows: Sequence[Row]) -> list[str]:
         "TTFT: time to the first token through the router; AGGREGATED: the same of one engine that does all.",
         "HIDDEN: share of the time on the wire that passed while prefill was still computing.",
         "LANE: the transport and device that UCX says its endpoint uses.",
+        "",
+        *(verdict(method, [row for row in rows if row.method == method]) for method in methods),
     ]
+
+
+def verdict(method: str, rows: Sequence[Row]) -> str:
+    """What one method comes to, in a sentence."""
+    proved = sum(row.mode == TRANSFERRED and row.digests_equal for row in rows)
+    equal = sum(row.tokens_equal for row in rows)
+    text = f"{method}: {proved} of {len(rows)} KV caches arrived whole, with the same digest at both ends; "
+    if method in LOSSLESS:
+        return text + f"{equal} of {len(rows)} answers equal, as all must be"
+    return text + f"{equal} of {len(rows)} answers equal, which a lossy method does not promise"
 
 
 def failures(rows: Sequence[Row]) -> list[str]:

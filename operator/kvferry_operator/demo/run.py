@@ -116,7 +116,9 @@ class Demo:
                 missing = ", ".join(pod.name for pod in pods if not pod.ready)
                 if time.monotonic() > deadline:
                     raise DemoFailed(f"not ready after {_START_SECONDS:.0f} s: {missing}; see the logs with --log-dir")
-                self._tell(f"{sum(pod.ready for pod in pods)} of {len(pods)} pods are ready, waiting for {missing}")
+                self._tell(
+                    f"{sum(pod.ready for pod in pods)} of {len(pods)} pods are ready, the engines load the model"
+                )
             waiting.result()
         finally:
             waiting.cancel()

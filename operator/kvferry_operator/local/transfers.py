@@ -9,12 +9,20 @@ from typing import Any
 import aiohttp
 
 from kvferry_contract import ports
+from kvferry_operator.local.record import Record
 
 _PAUSE_SECONDS = 0.05
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 Transfer = dict[str, Any]
 """One record of a sidecar: id, direction, state, reason, bytes_raw, bytes_wire, lanes, …"""
+
+
+async def of(record: Record, count: int) -> list[Transfer]:
+    """The latest transfers of an instance, as its prefill sidecars tell them, newest first."""
+    senders = [pod.address for pod in record.pods if pod.role == "prefill"]
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        return await recent(session, senders, count)
 
 
 async def recent(session: aiohttp.ClientSession, addresses: Iterable[str], count: int) -> list[Transfer]:

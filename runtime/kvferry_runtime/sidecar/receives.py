@@ -33,7 +33,6 @@ class _Receive:
     machine: IncomingTransfer
     record: TransferRecord
     started: float
-    opened: float | None = None
     sessions: dict[str, ReceiveSession] = field(default_factory=dict)
     dials: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -166,7 +165,6 @@ class Receives:
         machine, peer, now = receive.machine, session.address, self._clock()
         match message:
             case Open():
-                receive.opened = now if receive.opened is None else receive.opened
                 receive.record.codec, receive.record.layerwise = message.codec, message.layerwise
                 self._run(receive, machine.opened(peer, message, now))
             case Deny():
@@ -313,7 +311,6 @@ class Receives:
         record.reason = "" if outcome.reason is None else outcome.reason.value
         record.message = outcome.message
         record.digest = ",".join(f"{digest:016x}" for digest in machine.digests)
-        record.wire_seconds = now - (now if receive.opened is None else receive.opened)
         label = Direction.RECEIVE.value
         if outcome.reason is None:
             self._metrics.committed.labels(label).inc()

@@ -21,9 +21,8 @@ class TransferRecord:
     """One transfer, as GET /v1/transfers/ID shows it.
 
     reason: empty unless it failed. peer: all peers, joined by commas. digest: hexadecimal, of each peer's SEAL, joined
-    by commas. wire_seconds: at the sender the time in which a chunk was in flight, at the receiver from the first OPEN
-    to the end. hidden_seconds: at the sender, the part of it before the forward pass ended. resent: chunks that were
-    sent (asked for) again.
+    by commas. wire_seconds: the time in which a chunk was in flight, hidden_seconds: the part of it before the forward
+    pass ended; only the sender knows both. resent: chunks that were sent (asked for) again.
     """
 
     id: str
@@ -48,13 +47,20 @@ class TransferRecord:
     resent: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; with hidden_share (of wire_seconds, 0 to 1) and goodput_bytes_per_s (raw bytes)."""
+        """For JSON; with hidden_share (of wire_seconds, 0 to 1) and goodput_bytes_per_s (raw bytes).
+
+        At the receiver everything about time on the wire is None: it could only tell when things arrived.
+        """
         busy = self.wire_seconds
-        return asdict(self) | {
-            "lanes": list(self.lanes),
+        timed: dict[str, float | None] = {
+            "wire_seconds": busy,
+            "hidden_seconds": self.hidden_seconds,
             "hidden_share": self.hidden_seconds / busy if busy > 0 else 0.0,
             "goodput_bytes_per_s": self.bytes_raw / busy if busy > 0 else 0.0,
         }
+        if self.direction is Direction.RECEIVE:
+            timed = dict.fromkeys(timed)
+        return asdict(self) | {"lanes": list(self.lanes)} | timed
 
 
 class Records:

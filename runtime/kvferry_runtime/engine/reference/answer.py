@@ -87,7 +87,8 @@ class Answer:
                 "chunks": end.transfer.chunks,
                 "bytes_raw": end.transfer.raw_bytes,
                 "bytes_wire": end.transfer.wire_bytes,
-                "codec": self.codec,
+                # a short prompt lies within keepExact as a whole, and nothing of it is compressed
+                "codec": self.codec if end.transfer.wire_bytes < end.transfer.raw_bytes else "none",
             }
         return {"mode": end.mode, "reason": end.why, "transfer": transfer}
 
