@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable
 
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import FetchHandle, KvMemory, LoadResult
-from kvferry_runtime.agent.sends import DEADLINE_MARGIN_S
+from kvferry_runtime.agent.handover import Handover
 from kvferry_runtime.errors import LayoutError, TransferFailed
 from kvferry_runtime.layout import KvLayout, LayerShape
 from kvferry_runtime.wire.data import DataHeader
 
-_log = logging.getLogger(__name__)
 
-
-class Load(FetchHandle):
+class Load(Handover[LoadResult | TransferFailed], FetchHandle):
     """on_change: called from the engine's thread when the agent should look again."""
 
     def __init__(
@@ -29,35 +25,15 @@ class Load(FetchHandle):
         on_done: Callable[[LoadResult | TransferFailed], None],
         on_change: Callable[[Load], None],
     ) -> None:
-        self.params = params
-        self.expires = time.monotonic() + params.deadline_ms / 1000 + DEADLINE_MARGIN_S
+        super().__init__(params, memory, on_done, lambda: on_change(self))
         self.token_start = token_start
         self.token_stop = token_stop
-        self.cancelled: str | None = None
         self.fetched = False
-        self._memory: KvMemory | None = memory
         self._layout = layout
-        self._on_done = on_done
-        self._on_change = on_change
         self._generation = 0
         self._placed = 0
-        self._done = False
-
-    def cancel(self, reason: str) -> None:
-        if not self._done and self.cancelled is None:
-            self.cancelled = reason
-            self._on_change(self)
 
     # ---- the agent's thread ----
-
-    @property
-    def done(self) -> bool:
-        return self._done
-
-    @property
-    def memory(self) -> KvMemory | None:
-        """None once the memory is the engine's."""
-        return self._memory
 
     @property
     def complete(self) -> bool:
@@ -100,14 +76,3 @@ class Load(FetchHandle):
     def placed(self, header: DataHeader) -> None:
         """The chunk's rows are in place."""
         self._placed += header.layer_count * (header.token_stop - header.token_start)
-
-    def finish(self, outcome: LoadResult | TransferFailed) -> None:
-        """Give the memory to the engine and tell it; only the first call counts."""
-        if self._done:
-            return
-        self._done = True
-        self._memory = None
-        try:
-            self._on_done(outcome)
-        except Exception:
-            _log.exception("the engine's on_done raised", extra={"transfer_id": self.params.transfer_id})

@@ -6,7 +6,6 @@ agent; the agent's thread alone plans, numbers and ends the transfer.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,18 +13,14 @@ from collections.abc import Callable
 from kvferry_contract.config import TransferConfig
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import KvMemory, SendHandle
+from kvferry_runtime.agent.handover import Handover
 from kvferry_runtime.errors import LayoutError, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.plan import Chunk, is_layerwise, layer_chunks, request_chunks
 from kvferry_runtime.ring.messages import ManifestLayer, SealOffer
 
-_log = logging.getLogger(__name__)
 
-DEADLINE_MARGIN_S = 5.0
-"""The sidecar keeps the deadline; when it has said nothing for this long after it, the agent ends the transfer."""
-
-
-class Send(SendHandle):
+class Send(Handover[TransferFailed | None], SendHandle):
     """tokens: of the whole prompt. on_change: called from the engine's thread when the agent should look again."""
 
     def __init__(
@@ -39,18 +34,13 @@ class Send(SendHandle):
         on_done: Callable[[TransferFailed | None], None],
         on_change: Callable[[Send], None],
     ) -> None:
-        self.params = params
-        self.expires = time.monotonic() + params.deadline_ms / 1000 + DEADLINE_MARGIN_S
+        super().__init__(params, memory, on_done, lambda: on_change(self))
         self.tokens = tokens
         self.layerwise = is_layerwise(transfer.overlap, tokens)
-        self.cancelled: str | None = None
         self.offered = False
-        self._memory: KvMemory | None = memory
         self._layout = layout
         self._transfer = transfer
         self._lossy = lossy
-        self._on_done = on_done
-        self._on_change = on_change
         self._final = [0] * len(layout.shapes)
         self._announced = [0] * len(layout.shapes)
         self._chunks: list[Chunk] = []
@@ -58,7 +48,6 @@ class Send(SendHandle):
         self._started_ns = time.monotonic_ns()
         self._finished_ns: int | None = None
         self._seal_taken = False
-        self._done = False
 
     # ---- the engine's thread ----
 
@@ -74,7 +63,7 @@ class Send(SendHandle):
             )
         self._final[index] = token_stop
         if self.layerwise:
-            self._on_change(self)
+            self._changed()
 
     def seal(self, first_token: int | None) -> None:
         if self._done or self._finished_ns is not None:
@@ -84,23 +73,9 @@ class Send(SendHandle):
             raise LayoutError(f"cannot seal: of {self.tokens} tokens not all are final in layers {missing}")
         self._first_token = first_token
         self._finished_ns = time.monotonic_ns()
-        self._on_change(self)
-
-    def cancel(self, reason: str) -> None:
-        if not self._done and self.cancelled is None:
-            self.cancelled = reason
-            self._on_change(self)
+        self._changed()
 
     # ---- the agent's thread ----
-
-    @property
-    def done(self) -> bool:
-        return self._done
-
-    @property
-    def memory(self) -> KvMemory | None:
-        """None once the blocks are the engine's again."""
-        return self._memory
 
     @property
     def estimated_bytes(self) -> int:
@@ -138,17 +113,6 @@ class Send(SendHandle):
             compute_started_ns=self._started_ns,
             compute_finished_ns=self._finished_ns,
         )
-
-    def finish(self, failure: TransferFailed | None) -> None:
-        """Give the blocks back and tell the engine; only the first call counts."""
-        if self._done:
-            return
-        self._done = True
-        self._memory = None
-        try:
-            self._on_done(failure)
-        except Exception:
-            _log.exception("the engine's on_done raised", extra={"transfer_id": self.params.transfer_id})
 
     def _new_layer_chunks(self, chunk_bytes: int) -> list[Chunk]:
         chunks: list[Chunk] = []

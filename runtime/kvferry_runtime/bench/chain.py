@@ -235,7 +235,7 @@ def _wait_for(logs: dict[subprocess.Popen[str], Path], host: str, path: str) -> 
             pass
         finally:
             connection.close()
-        time.sleep(0.05)
+        time.sleep(0.05)  # a process that starts tells nobody when it listens
     tails = "".join(_tail(log) for log in logs.values())
     raise KvferryError(f"the sidecar at {host} does not answer to {path} within {START_S} s:\n{tails}")
 

@@ -12,7 +12,7 @@ import pytest
 
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Integrity, Role
-from kvferry_runtime.agent import sends
+from kvferry_runtime.agent import handover
 from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
@@ -322,8 +322,7 @@ def test_memory_that_cannot_be_written_ends_the_load(setup: Setup) -> None:
 
 @pytest.mark.parametrize("kind", ["offer", "fetch"])
 def test_the_agents_own_deadline_is_the_last_resort(setup: Setup, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sends", "loads"):
-        monkeypatch.setattr(f"kvferry_runtime.agent.{module}.DEADLINE_MARGIN_S", 0.0)
+    monkeypatch.setattr(handover, "DEADLINE_MARGIN_S", 0.0)
     _, done = setup.offer(deadline_ms=1) if kind == "offer" else setup.fetch(deadline_ms=1)
     setup.sidecar.expect(Offer if kind == "offer" else Fetch)
     assert done.wait().reason is Reason.DEADLINE
@@ -332,7 +331,7 @@ def test_the_agents_own_deadline_is_the_last_resort(setup: Setup, kind: str, mon
 
 
 def test_the_margin_leaves_the_deadline_to_the_sidecar() -> None:
-    assert sends.DEADLINE_MARGIN_S >= 5
+    assert handover.DEADLINE_MARGIN_S >= 5
 
 
 DEATHS: dict[str, Callable[[Setup, SendHandle], None]] = {
