@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 import aiohttp
 
 from kvferry_contract import endpoints as contract
-from kvferry_operator.local import logfiles, state, volumes
+from kvferry_operator.local import logfiles, router_view, state, volumes
 from kvferry_operator.local.custody import Custody
 from kvferry_operator.local.deployment import ROUTER, Deployment
 from kvferry_operator.local.endpoints import groups_of, role_of
@@ -75,18 +75,23 @@ class Supervisor:
         self._tasks = [asyncio.create_task(self._guard(one)) for one in work]
 
     async def wait_ready(self) -> None:
-        """Until every pod is ready.
+        """Until every pod is ready and the router knows it.
 
         Raises:
             StartFailed: a container refused its settings.
         """
-        ready = asyncio.ensure_future(self._ready.wait())
+        ready = asyncio.ensure_future(self._usable())
         try:
             await asyncio.wait((ready, self._failed), return_when=asyncio.FIRST_COMPLETED)
-            if self._failed.done():
-                self._failed.result()
+            (self._failed if self._failed.done() else ready).result()
         finally:
             ready.cancel()
+
+    async def _usable(self) -> None:
+        await self._ready.wait()
+        if self._deployment.url:
+            assert self._session is not None, "start() comes first"
+            await router_view.until_ready_groups(self._session, self._deployment.url, len(self._groups()))
 
     async def wait_failed(self) -> None:
         """Until something ended that may not end.
@@ -117,6 +122,10 @@ class Supervisor:
         """SIGKILL to all containers, now; `stop` then has nothing to wait for."""
         for runner in self._all_runners():
             runner.kill()
+
+    def _groups(self) -> tuple[contract.Group, ...]:
+        ready = {pod.name: pod.ready for pod in self.record.pods}
+        return groups_of(self._deployment.pods, self._deployment.addresses, ready)
 
     def _all_runners(self) -> Iterable[Runner]:
         return (runner for runners in self._runners.values() for runner in runners)
@@ -161,9 +170,7 @@ class Supervisor:
 
     def _write(self) -> None:
         record = self.record
-        ready = {pod.name: pod.ready for pod in record.pods}
-        groups = groups_of(self._deployment.pods, self._deployment.addresses, ready)
-        state.replace(self._claim.endpoints, contract.dump(groups))
+        state.replace(self._claim.endpoints, contract.dump(self._groups()))
         state.replace(self._claim.record, record.to_json())
         if record.ready:
             self._ready.set()
