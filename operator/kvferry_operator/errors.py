@@ -2,7 +2,13 @@
 
 OperatorError
 ├── InputError     a file or document that cannot be used at all: missing, not YAML, of another kind
-└── SpecInvalid    an object that is refused; carries every error with its path
+├── SpecInvalid    an object that is refused; carries every error with its path
+└── ClusterError   the API server said no, or nothing
+    ├── Refused      it will never take this object: fields, values, immutable parts, a policy (400, 422)
+    ├── Forbidden    we lack the permission (401, 403)
+    ├── Conflict     somebody else changed or replaced it (409)
+    ├── Throttled    later, please (429, 503 with Retry-After)
+    └── Unreachable  no answer in time, connection lost, 5xx
 
 Local mode adds its own below `OperatorError` (`local/errors.py`).
 """
@@ -38,3 +44,31 @@ class SpecInvalid(OperatorError):
     def __init__(self, errors: Iterable[FieldError]) -> None:
         self.errors = tuple(errors)
         super().__init__("\n".join(map(str, self.errors)))
+
+
+class ClusterError(OperatorError):
+    """The API server said no, or nothing. The message names verb, kind and object, and what to do."""
+
+
+class Refused(ClusterError):
+    """The server will never take this object as it is."""
+
+
+class Forbidden(ClusterError):
+    """The operator lacks a permission; the message says which rule is missing."""
+
+
+class Conflict(ClusterError):
+    """Somebody else changed, replaced or already made the object."""
+
+
+class Throttled(ClusterError):
+    """The server asks to come back later. retry_after: seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class Unreachable(ClusterError):
+    """No answer in time, a lost connection, or a failure inside the server."""

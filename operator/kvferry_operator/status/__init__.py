@@ -1,0 +1,1 @@
+"""What is observed, put into the status of an object. Pure."""
