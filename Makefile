@@ -2,14 +2,15 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 MODEL  := build/models/SmolLM2-135M-Instruct
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench clean
+.PHONY: help demo test test-fast lint format cluster cluster-down kind images e2e bench clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvferry needs Python 3.11 or newer, found " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
@@ -41,6 +42,26 @@ test: lint $(MODEL)/config.json  ## lint, then all tests: the fast ones first, t
 
 test-fast: $(VENV)/.installed  ## only the tests that need no model
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+cluster: $(VENV)/.installed  ## start a test cluster that stays; with NODE=1 a real node runs its pods (needs root)
+	$(BIN)/python tests/_support/cluster_command.py up $(if $(NODE),--node)
+
+cluster-down: $(VENV)/.installed  ## end it
+	$(BIN)/python tests/_support/cluster_command.py down
+
+kind: $(MODEL)/config.json  ## the same with Docker and kind: a cluster that has our images and the demo's model
+	@for program in docker kind; do command -v $$program >/dev/null || { echo "make kind needs $$program; make cluster does without" >&2; exit 1; }; done
+	$(BIN)/python images/container_images.py --engine docker operator runtime engine
+	kind get clusters | grep -qx kvferry || kind create cluster --config tests/cluster/kind.yaml --kubeconfig $(CURDIR)/build/kind.kubeconfig
+	for name in operator runtime engine; do kind load docker-image --name kvferry ghcr.io/kvferry/kvferry-$$name:$(VERSION) || exit 1; done
+	@echo "export KUBECONFIG=$(CURDIR)/build/kind.kubeconfig KVFERRY_TEST_CLUSTER=kubeconfig"
+	@echo "# end it with: kind delete cluster --name kvferry"
+
+images:  ## build the container images with docker, podman or buildah (ENGINE=buildah ARGS="--base-image NAME operator")
+	$(PYTHON) images/container_images.py $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+
+e2e: $(VENV)/.installed $(MODEL)/config.json  ## images, helm install, a model served and removed on a real node (needs root)
+	PYTHONPATH=images $(BIN)/python tests/_support/e2e_command.py --json build/e2e.jsonl $(ARGS)
 
 bench: $(VENV)/.installed  ## measure transfers and the router against limits of the same run, into build/bench/
 	mkdir -p build/bench

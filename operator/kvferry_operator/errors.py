@@ -5,6 +5,7 @@ OperatorError
 ├── SpecInvalid    an object that is refused; carries every error with its path
 └── ClusterError   the API server said no, or nothing
     ├── Refused      it will never take this object: fields, values, immutable parts, a policy (400, 422)
+    │   └── NotServed  it does not know the kind (404)
     ├── Forbidden    we lack the permission (401, 403)
     ├── Conflict     somebody else changed or replaced it (409)
     ├── Throttled    later, please (429, 503 with Retry-After)
@@ -52,6 +53,10 @@ class ClusterError(OperatorError):
 
 class Refused(ClusterError):
     """The server will never take this object as it is."""
+
+
+class NotServed(Refused):
+    """The server does not know the kind: a CRD is not installed, or an API switched off."""
 
 
 class Forbidden(ClusterError):

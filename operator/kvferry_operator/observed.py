@@ -52,6 +52,12 @@ class Observed:
     report: RouterReport | None = None
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        metadata = self.raw["metadata"]
+        return str(metadata["namespace"]), str(metadata["name"])
+
+    @property
     def uid(self) -> str:
         return str(self.raw["metadata"]["uid"])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,3 +30,9 @@ def compare(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[Differe
         for field in sorted(set(ours) | set(theirs))
         if ours.get(field, "") != theirs.get(field, "")
     )
+
+
+def digest(parts: Mapping[str, str]) -> str:
+    """16 hexadecimal digits, equal where `compare` finds no difference; empty without parts."""
+    text = json.dumps({field: value for field, value in parts.items() if value}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if parts else ""

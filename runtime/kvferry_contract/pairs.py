@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 VERSION = 1
 MAX_BYTES = 4 * 1024 * 1024
@@ -22,7 +22,7 @@ class PairsError(ValueError):
 
 class PairState(StrEnum):
     PENDING = "pending"
-    """No canary has come back yet."""
+    """No canary has decided anything yet; the message says what came of the last one."""
     VERIFIED = "verified"
     FAILED = "failed"
 
@@ -31,8 +31,11 @@ class PairState(StrEnum):
 class Pair:
     """One pairing of groups of the same revision.
 
+    Pairs of groups that are not ready are left out.
+
     prefill, decode: names of the groups' first pods. reason: a `Reason` of the runtime's errors, empty unless failed.
-    changed_unix: when `state` last changed. Bytes, chunks, codec and lanes are those of the last proof.
+    changed_unix: when `state` last changed. Bytes, chunks, codec and lanes are those of the last proof; a pair that
+    failed has them only for `fell_back`: all bytes arrived, by other lanes than asked for.
     """
 
     prefill: str
@@ -52,8 +55,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class SidecarFacts:
-    """What one pod's sidecar says of itself, at its own start and since.
+    """What one pod's sidecar says of itself, at its own start and since. Pods whose sidecar is silent are left out.
 
+    fingerprint: digest of its engine's, equal at pods that understand each other; empty before an engine was attached.
     memlock_bytes: limit of locked memory, None without limit. devices: RDMA devices that it sees. lanes: of its open
     sessions. Totals are of the transfers that it sent since it started; seconds are on the wire, and the part of them
     before the forward pass ended. max_relative_error: largest on samples, None when none was taken.
@@ -83,6 +87,9 @@ class Report:
     routed: dict[str, int]
 
 
+_Read = TypeVar("_Read", Pair, SidecarFacts)
+
+
 def dump(report: Report) -> str:
     return json.dumps({"version": VERSION, **asdict(report)}, sort_keys=True)
 
@@ -108,8 +115,33 @@ def load(text: str) -> Report:
 
 
 def _pair(raw: dict[str, Any]) -> Pair:
-    return Pair(**{**raw, "state": PairState(raw["state"]), "lanes": tuple(raw["lanes"])})
+    return _well_typed(Pair(**{**raw, "state": PairState(raw["state"]), "lanes": tuple(raw["lanes"])}))
 
 
 def _facts(raw: dict[str, Any]) -> SidecarFacts:
-    return SidecarFacts(**{**raw, "devices": tuple(raw["devices"]), "lanes": tuple(raw["lanes"])})
+    return _well_typed(SidecarFacts(**{**raw, "devices": tuple(raw["devices"]), "lanes": tuple(raw["lanes"])}))
+
+
+def _well_typed(read: _Read) -> _Read:
+    """The same. Whoever answers need not be our router.
+
+    Raises:
+        PairsError: a value is not of its field's type.
+    """
+    for name, hint in _HINTS[type(read)].items():
+        value = getattr(read, name)
+        if not _fits(value, hint):
+            raise PairsError(f"{name} must be {hint}, found {type(value).__name__}")
+    return read
+
+
+_HINTS: dict[type, dict[str, Any]] = {kind: get_type_hints(kind) for kind in (Pair, SidecarFacts)}
+
+
+def _fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is tuple:
+        return all(isinstance(each, str) for each in value) if isinstance(value, tuple) else False
+    allowed = get_args(hint) or (hint,)
+    if isinstance(value, bool):
+        return bool in allowed
+    return isinstance(value, allowed) or (float in allowed and isinstance(value, int))

@@ -8,8 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from kvferry_contract import env
-from kvferry_runtime import logs
+from kvferry_contract import env, logs
 from kvferry_runtime.errors import KvferryError, SettingsError
 
 COMMANDS = ("sidecar", "engine", "router", "probe", "bench", "model")

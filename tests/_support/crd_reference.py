@@ -58,7 +58,9 @@ def _table(path: str, node: dict[str, Any]) -> str:
             name = f"[{name}](#{_anchor(f'{path}.{key}' + ('[]' if 'items' in child else ''))})"
         default = child.get("default")
         shown = (
-            f"`{str(default).lower() if isinstance(default, bool) else default}`" if default not in (None, {}) else ""
+            f"`{str(default).lower() if isinstance(default, bool) else default}`"
+            if default is not None and "properties" not in inner
+            else ""
         )
         rows.append(f"| {name} | {_type(child)} | {shown} | {child['description']} |")
     return "\n".join(rows) + "\n"

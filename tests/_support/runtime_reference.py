@@ -36,7 +36,7 @@ async def metrics_page() -> str:
                 ("Engine, port 8000", engine.registry),
                 ("Router, port 8080", RouterMetrics("model").registry),
             ]
-            parts = [f"## {title}\n\n{_table(registry)}" for title, registry in tables]
+            parts = [f"## {title}\n\n{table(registry)}" for title, registry in tables]
     head = (
         "# Metrics\n\nOn `/metrics` of each process. Every series is there at 0 from the start; no label holds an id.\n"
     )
@@ -60,7 +60,7 @@ def settings_page() -> str:
     return "\n".join([head, *rows]) + "\n"
 
 
-def _table(registry: CollectorRegistry) -> str:
+def table(registry: CollectorRegistry) -> str:
     rows = ["| Metric | Kind | Labels | What it counts |", "| --- | --- | --- | --- |"]
     for metric in sorted(registry.collect(), key=lambda each: each.name):
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name

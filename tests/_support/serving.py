@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 
 import aiohttp
 import yaml
+
+from kvferry_contract import pairs
+from kvferry_contract.pairs import PairState
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct"
@@ -54,6 +58,8 @@ def manifest(
                     "failurePolicy": policy,
                     "bufferBytes": "64Mi",
                     "timeoutSeconds": timeout_seconds,
+                    # once at the beginning, and after that only when something broke
+                    "verify": {"intervalSeconds": 3600},
                 },
             },
         }
@@ -105,10 +111,20 @@ class Serving:
         """Whether people were told that they can send requests now."""
         return "is ready: send requests to" in self._output.read_text()
 
+    def proven(self) -> bool:
+        """Whether the router has sent KV from every prefill to every decode group."""
+        with urllib.request.urlopen(f"{self.url}/v1/pairs", timeout=5) as response:
+            found = pairs.load(response.read().decode()).pairs
+        expected = len(self.pods("prefill")) * len(self.pods("decode"))
+        return [pair.state for pair in found] == [PairState.VERIFIED] * expected
+
 
 @contextlib.contextmanager
 def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
-    """Start the object in `text` in local mode and wait until every pod is ready; everything is gone afterwards."""
+    """Start the object in `text` in local mode; everything is gone afterwards.
+
+    Every pod is ready, and the router has proven each pair, so that no request of its own is under way.
+    """
     path = folder / f"{name}.yaml"
     path.write_text(text)
     output = (folder / f"{name}.log").open("wb")
@@ -125,6 +141,9 @@ def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
         while not instance.ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"not ready: {Path(output.name).read_text()[-3000:]}")
+            time.sleep(0.2)
+        while not instance.proven():
+            assert time.monotonic() < deadline, f"not proven: {Path(output.name).read_text()[-3000:]}"
             time.sleep(0.2)
         yield instance
     finally:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from kvferry_contract import endpoints, fingerprint
@@ -7,8 +9,14 @@ from kvferry_contract import endpoints, fingerprint
 GROUP = endpoints.Group("decode", 0, "ab12", True, False, "127.9.0.3:8000", ("127.9.0.3:7400",), "m-decode-0")
 
 
-def test_groups_read_back() -> None:
-    assert endpoints.load(endpoints.dump([GROUP])) == (GROUP,)
+@pytest.mark.parametrize("group", [GROUP, dataclasses.replace(GROUP, sidecar_http=("127.9.0.3:7401",))])
+def test_groups_read_back(group: endpoints.Group) -> None:
+    assert endpoints.load(endpoints.dump([group])) == (group,)
+
+
+def test_a_file_that_names_no_sidecar_http_is_read() -> None:
+    text = endpoints.dump([GROUP]).replace(', "sidecar_http": []', "")
+    assert "sidecar_http" not in text and endpoints.load(text) == (GROUP,)
 
 
 @pytest.mark.parametrize(
@@ -26,3 +34,10 @@ def test_a_difference_names_field_and_both_values() -> None:
         "x: '' here, '1' at the peer",
     ]
     assert fingerprint.compare({"a": "1"}, {"a": "1"}) == ()
+
+
+def test_a_digest_is_equal_where_there_is_no_difference() -> None:
+    ours = {"model": "a", "kv.dtype": "bf16"}
+    assert fingerprint.digest(ours) == fingerprint.digest({"kv.dtype": "bf16", "model": "a", "x": ""})
+    assert fingerprint.digest(ours) != fingerprint.digest(ours | {"x": "1"})
+    assert fingerprint.digest({}) == ""

@@ -45,7 +45,7 @@ def test_the_schema_has_every_field_that_is_read_and_no_other(path: str, kind: A
 def test_default_and_bounds_are_the_same(path: str, item: Field, node: dict[str, Any]) -> None:
     kind, bound = resolve(item.hint)
     if not item.required:
-        assert _default(item, bound, node) == _expected_default(item)
+        assert _default(item, bound, node) == _expected_default(item, node)
     match bound:
         case constraints.Range(low, high):
             assert (node["type"], node["minimum"], node["maximum"]) == ("integer", low, high)
@@ -74,6 +74,8 @@ def test_default_and_bounds_are_the_same(path: str, item: Field, node: dict[str,
 
 def _default(item: Field, bound: Any, node: dict[str, Any]) -> Any:
     default = node.get("default")
+    if dataclasses.is_dataclass(item.default) and default is not None:
+        return crd_schema.defaulted(default, node)
     if isinstance(bound, constraints.Bytes) and default is not None:
         return quantity.to_bytes(default)
     if isinstance(bound, constraints.Decimal) and default is not None:
@@ -81,9 +83,9 @@ def _default(item: Field, bound: Any, node: dict[str, Any]) -> Any:
     return default
 
 
-def _expected_default(item: Field) -> Any:
+def _expected_default(item: Field, node: dict[str, Any]) -> Any:
     if dataclasses.is_dataclass(item.default):
-        return {}
+        return crd_schema.defaulted({}, node)
     if item.default in ("", (), None) or item.default == {}:
         return None
     return item.default

@@ -10,8 +10,11 @@ import pytest
 CASES = [
     ("kvferry_operator.cli.main", ("torch", "numpy", "ucxx", "kvferry_runtime", "kopf")),
     ("kvferry_operator.desired.build", ("torch", "numpy", "ucxx", "kvferry_runtime", "kopf", "aiohttp")),
+    ("kvferry_operator.serve", ("torch", "numpy", "ucxx", "kvferry_runtime")),
+    ("kvferry_operator.status.compute", ("torch", "numpy", "kopf", "kubernetes", "aiohttp")),
     ("kvferry_runtime.sidecar.process", ("torch", "numba", "transformers", "ucxx")),
-    ("kvferry_runtime.router.server", ("torch", "numba", "numpy", "ucxx")),
+    ("kvferry_runtime.router.process", ("torch", "numba", "numpy", "ucxx", "kubernetes")),
+    ("kvferry_runtime.router.endpoint_slices", ("torch", "numba", "numpy", "ucxx")),
     ("kvferry_runtime.agent.client", ("ucxx", "torch", "transformers")),
     ("kvferry_runtime.__main__", ("torch", "numba", "numpy", "ucxx", "aiohttp")),
     ("kvferry_contract.config", ("msgspec", "aiohttp", "yaml")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator_reference
 import runtime_reference
 
 AGAIN = "run: python tests/_support/runtime_reference.py"
@@ -13,3 +14,8 @@ async def test_the_metrics_page_is_fresh() -> None:
 
 def test_the_settings_page_is_fresh() -> None:
     assert runtime_reference.SETTINGS.read_text() == runtime_reference.settings_page(), AGAIN
+
+
+def test_the_operators_page_is_fresh() -> None:
+    again = "run: python tests/_support/operator_reference.py"
+    assert operator_reference.PAGE.read_text() == operator_reference.page(), again

@@ -35,6 +35,9 @@ OUR_LABELS = frozenset({APP_NAME, APP_INSTANCE, APP_COMPONENT, APP_MANAGED_BY, A
 
 ANNOTATION_MODEL = f"{GROUP}/model"
 """The object's full name, since the label may hold a short form."""
+ANNOTATION_GROUPS = f"{GROUP}/groups"
+"""On a StatefulSet: the number of groups that the operator leads its role to, or `External` once it has handed
+`spec.replicas` over (`scaling`)."""
 ANNOTATION_NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Secondary networks, read by Multus."""
 ANNOTATION_CONTAINER = "kubectl.kubernetes.io/default-container"

@@ -9,7 +9,7 @@ from kvferry_contract import env
 from kvferry_contract.config import FailurePolicy, Role
 from kvferry_operator.api import defaults
 from kvferry_operator.api.types import EngineType, EnvVar
-from kvferry_operator.desired import security
+from kvferry_operator.desired import security, termination
 from kvferry_operator.desired.stage import Manifest, Stage
 
 CONNECTOR_DIR = "/opt/kvferry"
@@ -86,6 +86,7 @@ def connector_containers(stage: Stage) -> list[Manifest]:
             "image": stage.settings.images.runtime,
             "imagePullPolicy": stage.settings.pull_policy.value,
             "command": ["kvferry-runtime", "install-connector", "--target", CONNECTOR_DIR],
+            **termination.MESSAGE,
             "securityContext": security.container(),
             "volumeMounts": [{"name": VOLUME_CONNECTOR, "mountPath": CONNECTOR_DIR}],
         }

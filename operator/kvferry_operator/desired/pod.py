@@ -5,13 +5,12 @@ from __future__ import annotations
 from kvferry_contract import env, paths
 from kvferry_operator.api import defaults, names
 from kvferry_operator.api.types import CacheType, EngineType
-from kvferry_operator.desired import devices, engine, placement, security
+from kvferry_operator.desired import devices, engine, placement, security, termination
 from kvferry_operator.desired.stage import Manifest, Stage
 
 VOLUME_CONFIG = "kvferry-config"
 VOLUME_TMP = "kvferry-tmp"
 VOLUME_MODELS = "kvferry-models"
-
 
 def template(stage: Stage, config_map: str) -> Manifest:
     """The pod template of one stage, without sidecar and without the user's own template.
@@ -94,6 +93,7 @@ def _engine_container(stage: Stage) -> Manifest:
             if stage.settings.sleep_hook
             else {}
         ),
+        **termination.MESSAGE,
         "securityContext": security.container(),
         "volumeMounts": [
             *contract_mounts(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvferry_contract import env, paths, ports
 from kvferry_operator.api import defaults, names, quantity
 from kvferry_operator.api.types import DisaggregatedModel
-from kvferry_operator.desired import devices, merge, overlay, pod, security
+from kvferry_operator.desired import devices, merge, overlay, pod, security, termination
 from kvferry_operator.desired.settings import Settings
 from kvferry_operator.desired.stage import Manifest, metadata
 from kvferry_operator.errors import FieldError
@@ -101,6 +101,10 @@ def _container(model: DisaggregatedModel, settings: Settings) -> Manifest:
             transfer.failure_policy.value,
             "--timeout-seconds",
             str(transfer.timeout_seconds),
+            "--transport",
+            transfer.transport.value,
+            "--verify-interval-seconds",
+            str(transfer.verify.interval_seconds),
             "--drain-seconds",
             str(_DRAIN_SECONDS),
         ],
@@ -118,6 +122,7 @@ def _container(model: DisaggregatedModel, settings: Settings) -> Manifest:
         **(
             {"lifecycle": {"preStop": {"sleep": {"seconds": defaults.PRE_STOP_SECONDS}}}} if settings.sleep_hook else {}
         ),
+        **termination.MESSAGE,
         "securityContext": security.container(),
         "volumeMounts": [{"name": pod.VOLUME_TMP, "mountPath": paths.TMP_DIR}],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kvferry_contract import env, paths, ports
 from kvferry_operator.api import names, quantity
 from kvferry_operator.api.types import Transfer
-from kvferry_operator.desired import devices, merge, pod, security
+from kvferry_operator.desired import devices, merge, pod, security, termination
 from kvferry_operator.desired.engine import variable
 from kvferry_operator.desired.stage import Manifest, Stage
 
@@ -74,6 +74,7 @@ def _container(stage: Stage) -> Manifest:
         "startupProbe": _probe("/healthz", period=1, timeout=2, failures=_START_SECONDS),
         "livenessProbe": _probe("/healthz", period=10, timeout=5, failures=6),
         "readinessProbe": _probe("/readyz", period=2, timeout=2, failures=2),
+        **termination.MESSAGE,
         # locking memory for the network card is the one thing that RDMA needs beyond its device
         "securityContext": security.container(*(("IPC_LOCK",) if stage.uses_rdma else ())),
         "volumeMounts": [

@@ -18,8 +18,12 @@ class Kind:
     @property
     def group(self) -> str:
         """Empty for the core group."""
-        group, _, version = self.api_version.rpartition("/")
-        return group if version else ""
+        group, _, _ = self.api_version.rpartition("/")
+        return group
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
 
 
 MODEL = Kind(names.API_VERSION, names.KIND, "disaggregatedmodels")
@@ -46,8 +50,12 @@ CHILDREN = (
 but the pods reads it."""
 
 
+OPTIONAL = tuple(kind for kind in CHILDREN if kind.group in ("networking.k8s.io", "policy"))
+"""Of these a model can do without: a cluster whose API server has them switched off is served all the same."""
+
+
 def of(manifest: dict[str, object]) -> Kind:
-    """The kind of a manifest that `desired.build` made.
+    """The kind of a manifest that the operator made.
 
     Raises:
         KeyError: another kind.
@@ -55,4 +63,4 @@ def of(manifest: dict[str, object]) -> Kind:
     return _BY_NAME[str(manifest["apiVersion"]), str(manifest["kind"])]
 
 
-_BY_NAME = {(kind.api_version, kind.kind): kind for kind in (*CHILDREN, SECRET, MODEL)}
+_BY_NAME = {(kind.api_version, kind.kind): kind for kind in (*CHILDREN, SECRET, MODEL, EVENT, LEASE)}

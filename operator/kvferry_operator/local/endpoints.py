@@ -33,6 +33,7 @@ def groups_of(pods: Iterable[Pod], addresses: Mapping[str, str], ready: Mapping[
                 engine=f"{addresses[stages[0].name]}:{_engine_port(stages[0])}",
                 sidecars=tuple(f"{addresses[pod.name]}:{ports.SIDECAR_PEER}" for pod in stages),
                 pod=stages[0].name,
+                sidecar_http=tuple(f"{addresses[pod.name]}:{ports.SIDECAR_HTTP}" for pod in stages),
             )
         )
     return tuple(groups)

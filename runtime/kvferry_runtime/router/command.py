@@ -6,7 +6,7 @@ import argparse
 import os
 
 from kvferry_contract import env, ports
-from kvferry_contract.config import FailurePolicy
+from kvferry_contract.config import FailurePolicy, TransportKind
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.router.settings import RouterSettings
 
@@ -56,6 +56,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default="on",
         help="off: every request goes to a decode group alone, prefill groups stay idle (default: on)",
     )
+    parser.add_argument(
+        "--verify-interval-seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="each group takes part in a canary request within this time, which proves that KV crosses "
+        "(default: 30; 0: none are sent)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=[kind.value for kind in TransportKind],
+        default=TransportKind.AUTO.value,
+        help="what the KV should travel by; a canary on other lanes is reported as failed (default: auto)",
+    )
     parser.set_defaults(func=run)
 
 
@@ -66,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
         SettingsError: an argument is outside its limits, or the address cannot be listened on.
     """
     if not args.endpoints:
-        raise SettingsError(f"no endpoints: give --endpoints or set {env.ENDPOINTS} to file:///path")
+        raise SettingsError(
+            f"no endpoints: give --endpoints or set {env.ENDPOINTS}, to file:///path or kubernetes://namespace/model"
+        )
     settings = RouterSettings(
         served_name=args.served_name,
         endpoints=args.endpoints,
@@ -77,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         timeout_seconds=args.timeout_seconds,
         drain_seconds=args.drain_seconds,
         disaggregation=args.disaggregation == "on",
+        verify_interval_seconds=args.verify_interval_seconds,
+        transport=TransportKind(args.transport),
     )
     from kvferry_runtime.router.process import serve
 

@@ -1,9 +1,10 @@
-"""Where the groups are found. One interface; a file today, EndpointSlices behind the same interface."""
+"""Where the groups are found: a file in local mode, EndpointSlices in a cluster, behind one interface."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from kvferry_runtime.errors import SettingsError
 
 POLL_SECONDS = 0.25
 """A terminating group gets no new request within 1 s of the file's replacement; four looks a second cost nothing."""
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +69,13 @@ class FileDiscovery:
             return None
 
 
-def open_discovery(uri: str, on_error: Callable[[], None]) -> Discovery:
+def open_discovery(uri: str, on_error: Callable[[], None], host: str = "127.0.0.1") -> Discovery:
     """The source that `uri` names.
 
+    host: the router's own address; groups are reached by its address family where they have both.
+
     Raises:
-        SettingsError: the scheme is unknown, not available in this router, or the path is not absolute.
+        SettingsError: the scheme is unknown, or what follows it is not what that scheme needs.
     """
     parts = urlsplit(uri)
     if parts.scheme == "file":
@@ -79,5 +84,11 @@ def open_discovery(uri: str, on_error: Callable[[], None]) -> Discovery:
             raise SettingsError(f"endpoints {uri!r}: write an absolute path with three slashes, file:///path")
         return FileDiscovery(path, on_error)
     if parts.scheme == "kubernetes":
-        raise SettingsError(f"endpoints {uri!r}: this router reads groups from a file only; give file:///path")
+        model = parts.path.removeprefix("/")
+        if not _LABEL.fullmatch(parts.netloc) or not _LABEL.fullmatch(model):
+            raise SettingsError(f"endpoints {uri!r}: write kubernetes://namespace/model, both as Kubernetes has them")
+        # loads the Kubernetes client, which a router without a cluster has no use for
+        from kvferry_runtime.router.endpoint_slices import EndpointSliceDiscovery, family_of
+
+        return EndpointSliceDiscovery(parts.netloc, model, on_error, family=family_of(host))
     raise SettingsError(f"endpoints {uri!r}: unknown scheme; give file:///path or kubernetes://namespace/model")

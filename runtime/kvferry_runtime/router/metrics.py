@@ -8,7 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from kvferry_contract.config import Role
 from kvferry_contract.endpoints import Group
-from kvferry_runtime.router.reasons import FailureReason, RouteReason
+from kvferry_contract.pairs import PairState
+from kvferry_runtime.errors import Reason
+from kvferry_runtime.router.reasons import FailureReason, Finding, RouteReason
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _STATES = ("ready", "unready", "terminating", "aside")
@@ -50,6 +52,18 @@ class RouterMetrics:
         self.request_seconds = Histogram(
             "kvferry_router_request_seconds", "Time of an answered request", buckets=_SECONDS, registry=self.registry
         )
+        self.canaries = Counter(
+            "kvferry_router_canaries",
+            "Requests of the router's own through a pair of groups, by what they found",
+            ["result", "reason"],
+            registry=self.registry,
+        )
+        self.pairs = Gauge(
+            "kvferry_router_pairs",
+            "Pairs of ready groups, by what their last canary found",
+            ["state"],
+            registry=self.registry,
+        )
         self.in_flight = Gauge("kvferry_router_in_flight", "Requests being served", registry=self.registry)
         self._groups = Gauge(
             "kvferry_router_groups", "Groups, by role and state", ["role", "state"], registry=self.registry
@@ -60,9 +74,21 @@ class RouterMetrics:
             self.requests.labels(route.value)
         for failure in FailureReason:
             self.failures.labels(failure.value)
+        for finding in Finding:
+            for reason in Reason if finding is Finding.FAILED else ("",):
+                self.canaries.labels(finding.value, str(reason))
+        for state in PairState:
+            self.pairs.labels(state.value)
         for source in ("prefill", "decode"):
             self.first_token_seconds.labels(source)
         self._count_groups((), frozenset())
+
+    def routed(self) -> dict[str, int]:
+        """Answered requests by reason."""
+        [family] = self.requests.collect()
+        return {
+            sample.labels["reason"]: int(sample.value) for sample in family.samples if sample.name.endswith("_total")
+        }
 
     def exposition(self, groups: Iterable[Group], aside: Iterable[str]) -> bytes:
         """Prometheus text format, with the groups as they are now."""

@@ -11,7 +11,7 @@ from typing import Self
 
 from aiohttp import web
 
-from kvferry_runtime.errors import SettingsError
+from kvferry_runtime.errors import KvferryError, SettingsError
 from kvferry_runtime.router.discovery import Discovery, open_discovery
 from kvferry_runtime.router.group_table import GroupTable
 from kvferry_runtime.router.metrics import RouterMetrics
@@ -19,6 +19,7 @@ from kvferry_runtime.router.relay import Relay
 from kvferry_runtime.router.server import RouterApi
 from kvferry_runtime.router.settings import RouterSettings
 from kvferry_runtime.router.upstream import Upstream
+from kvferry_runtime.router.verify.verifier import Verifier
 
 FAREWELL_SECONDS = 1.0
 """After the drain, for the errors that tell the remaining clients to reach them."""
@@ -37,10 +38,13 @@ class Router:
         self._settings = settings
         self._metrics = RouterMetrics(settings.served_name)
         self._table = GroupTable()
-        self._discovery = discovery or open_discovery(settings.endpoints, self._metrics.discovery_errors.inc)
+        self._discovery = discovery or open_discovery(
+            settings.endpoints, self._metrics.discovery_errors.inc, settings.host
+        )
         self._upstream = Upstream(settings.silence_seconds, settings.answer_seconds)
-        relay = Relay(settings, self._table, self._upstream, self._metrics)
-        self._api = RouterApi(settings, self._table, relay, self._metrics)
+        self._verifier = Verifier(settings, self._table, self._upstream, self._metrics)
+        relay = Relay(settings, self._table, self._upstream, self._metrics, self._verifier.doubt)
+        self._api = RouterApi(settings, self._table, relay, self._metrics, self._verifier.report)
         self._resources = AsyncExitStack()
         self.address = ""
         """`host:port` listened on, once started."""
@@ -72,6 +76,7 @@ class Router:
             self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             self.watching = asyncio.create_task(self._watch())
             resources.push_async_callback(_cancel, self.watching)
+            resources.push_async_callback(_cancel, asyncio.create_task(self._verifier.run()))
             self._resources = resources.pop_all()
         logger.info("router listens", extra={"address": self.address, "model": self._settings.served_name})
         return self
@@ -91,12 +96,17 @@ class Router:
     async def _watch(self) -> None:
         async for groups in self._discovery.watch():
             self._table.replace(groups)
+            self._verifier.groups_changed()
             ready = sum(group.ready and not group.terminating for group in groups)
             logger.info("groups changed", extra={"groups": len(groups), "ready": ready})
 
 
 def serve(settings: RouterSettings) -> int:
-    """Run a router until SIGTERM or SIGINT. 0 after a clean stop, 1 when discovery broke."""
+    """Run a router until SIGTERM or SIGINT. 0 after a clean stop, 1 when discovery broke.
+
+    Raises:
+        SettingsError: as `Router`, or there is no service account to find groups with.
+    """
     return asyncio.run(_serve(settings))
 
 
@@ -111,7 +121,10 @@ async def _serve(settings: RouterSettings) -> int:
         await asyncio.wait((stopping, router.watching), return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             stopping.cancel()
-            logger.error("discovery ended", exc_info=router.watching.exception())
+            error = router.watching.exception()
+            if isinstance(error, KvferryError):
+                raise error
+            logger.error("discovery ended", exc_info=error)
             return 1
         logger.info("router stops", extra={"drain_seconds": settings.drain_seconds})
         return 0

@@ -1,4 +1,4 @@
-"""Why a request was routed as it was, and why it failed. Both sets are bounded: they are metric labels."""
+"""Why a request was routed as it was, why it failed, what a canary found. Bounded sets: they are metric labels."""
 
 from __future__ import annotations
 
@@ -66,3 +66,14 @@ class FailureReason(StrEnum):
     """The router stopped, and the answer took longer than the drain."""
     INTERNAL = "internal"
     """A defect; the log has the traceback."""
+
+
+class Finding(StrEnum):
+    """Result of a canary."""
+
+    VERIFIED = "verified"
+    """Both ends committed, and counted the same bytes with the same digest."""
+    FAILED = "failed"
+    """The KV did not cross, or not as it should."""
+    UNDECIDED = "undecided"
+    """It says nothing of the transfer: an engine did not answer, say."""

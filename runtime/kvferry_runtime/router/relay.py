@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,9 +46,20 @@ class Call:
 
 
 class Relay:
-    """Serves completion requests. Holds no state of its own beyond one request."""
+    """Serves completion requests. Holds no state of its own beyond one request.
 
-    def __init__(self, settings: RouterSettings, table: GroupTable, upstream: Upstream, metrics: RouterMetrics) -> None:
+    doubt: told of each pair by which a request's KV did not arrive.
+    """
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        table: GroupTable,
+        upstream: Upstream,
+        metrics: RouterMetrics,
+        doubt: Callable[[Pair], None],
+    ) -> None:
+        self._doubt = doubt
         self._settings = settings
         self._table = table
         self._upstream = upstream
@@ -77,6 +89,8 @@ class Relay:
                     raise failed from error
                 alone = RouteReason.PREFILL_FAILED
             except UpstreamError as error:
+                if isinstance(route, Pair) and isinstance(error, Refused) and error.transfer_failed:
+                    self._doubt(route)
                 failed = self._decode_failed(error)
                 if skip or not self._may_fall_back or reply.started or not _worth_another(error):
                     raise failed from error
@@ -114,6 +128,8 @@ class Relay:
                 response = json_response(body, headers=attempt.client_headers)
         self._account(call, exchange, usage)
         reason = route.reason if isinstance(route, Alone) else _outcome(result)
+        if isinstance(route, Pair) and reason is RouteReason.RECOMPUTED:
+            self._doubt(route)
         self._metrics.requests.labels(reason.value).inc()
         return response
 

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from kvferry_contract import pairs
+from kvferry_contract.pairs import Report
 from kvferry_runtime.router.failure import RequestFailed, bad_request
 from kvferry_runtime.router.group_table import GroupTable
 from kvferry_runtime.router.metrics import RouterMetrics, group_state
@@ -30,13 +32,21 @@ logger = logging.getLogger(__name__)
 
 
 class RouterApi:
-    """Handlers of one router."""
+    """Handlers of one router. report: what is known of its pairs now."""
 
-    def __init__(self, settings: RouterSettings, table: GroupTable, relay: Relay, metrics: RouterMetrics) -> None:
+    def __init__(
+        self,
+        settings: RouterSettings,
+        table: GroupTable,
+        relay: Relay,
+        metrics: RouterMetrics,
+        report: Callable[[], Report],
+    ) -> None:
         self._settings = settings
         self._table = table
         self._relay = relay
         self._metrics = metrics
+        self._report = report
         self._started_unix = int(time.time())
         self._in_flight = 0
         self._open: set[asyncio.Timeout] = set()
@@ -55,6 +65,7 @@ class RouterApi:
                 web.post(Api.CHAT.value, self._chat),
                 web.get("/v1/models", self._models),
                 web.get("/v1/state", self._state),
+                web.get("/v1/pairs", self._pairs),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._exposition),
@@ -177,6 +188,9 @@ class RouterApi:
             for group in self._table.groups
         ]
         return json_response({"in_flight": self._in_flight, "groups": groups})
+
+    async def _pairs(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text=pairs.dump(self._report()), content_type="application/json")
 
     async def _exposition(self, request: web.Request) -> web.StreamResponse:
         text = self._metrics.exposition(self._table.groups, self._table.aside())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvferry_contract import ports
-from kvferry_contract.config import FailurePolicy
+from kvferry_contract.config import FailurePolicy, TransportKind
 from kvferry_contract.transfer import MAX_DEADLINE_MS
 from kvferry_runtime.errors import SettingsError
 
@@ -20,6 +20,7 @@ class RouterSettings:
 
     endpoints: `file:///path` or `kubernetes://namespace/model`. timeout_seconds: deadline of one transfer.
     drain_seconds: time that running requests get after SIGTERM. max_in_flight: requests at a time; more are refused.
+    verify_interval_seconds: within which each group takes part in a canary; 0 sends none. transport: asked for.
 
     Raises:
         SettingsError: a value is outside its limits.
@@ -35,6 +36,8 @@ class RouterSettings:
     drain_seconds: float = 20.0
     disaggregation: bool = True
     max_in_flight: int = 1024
+    verify_interval_seconds: float = 0.0
+    transport: TransportKind = TransportKind.AUTO
 
     def __post_init__(self) -> None:
         if not self.served_name:
@@ -49,6 +52,11 @@ class RouterSettings:
             )
         if not 0 <= self.drain_seconds <= MAX_TIMEOUT_SECONDS:
             raise SettingsError(f"--drain-seconds {self.drain_seconds:g} is not within 0 to {MAX_TIMEOUT_SECONDS:g}")
+        if not (self.verify_interval_seconds == 0 or 1 <= self.verify_interval_seconds <= MAX_TIMEOUT_SECONDS):
+            raise SettingsError(
+                f"--verify-interval-seconds {self.verify_interval_seconds:g} is neither 0, which sends no canaries, "
+                f"nor within 1 to {MAX_TIMEOUT_SECONDS:g}"
+            )
 
     @property
     def transfer_deadline_ms(self) -> int:

@@ -39,11 +39,14 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StubFailure:
-    """Fail after `after_tokens` tokens were sent. status: for STATUS."""
+    """Fail after `after_tokens` tokens were sent. status, error: for STATUS; error is its `error` object."""
 
     kind: FailureKind
     after_tokens: int = 0
     status: int = 500
+    error: Json = field(
+        default_factory=lambda: {"message": "scripted failure", "type": "server_error", "code": "scripted"}
+    )
 
 
 @dataclass(slots=True)
@@ -147,8 +150,7 @@ class _StubAnswer:
         await asyncio.sleep(self._script.first_delay)
         failure = self._script.failure
         if failure is not None and failure.kind is FailureKind.STATUS:
-            error = {"message": "scripted failure", "type": "server_error", "code": "scripted"}
-            return web.json_response({"error": error}, status=failure.status)
+            return web.json_response({"error": failure.error}, status=failure.status)
         return await (self._stream() if self._body.get("stream") else self._whole())
 
     async def _whole(self) -> web.StreamResponse:

@@ -25,6 +25,7 @@ MAX_WITHDRAWALS = 256
 """At a time; what is not said is made good by the transfer's deadline."""
 MAX_ANSWER_BYTES = 64 << 20
 MAX_ERROR_BYTES = 64 << 10
+MAX_SHORT_ANSWER_BYTES = 256 << 10
 _PROBE_IDLE_SECONDS, _PROBE_EVERY_SECONDS, _PROBES = 5, 2, 3
 
 Json = dict[str, Any]
@@ -65,6 +66,11 @@ class Refused(UpstreamError):
         self.status = status
         self.detail = detail
 
+    @property
+    def transfer_failed(self) -> bool:
+        """Whether the KV did not arrive, and the failure policy does not let the engine compute the prompt itself."""
+        return (self.detail or {}).get("type") == "transfer_failed"
+
 
 class Upstream:
     """The router's side of all engines. Open it with `async with`."""
@@ -77,7 +83,7 @@ class Upstream:
 
     async def __aenter__(self) -> Self:
         # no limit of its own: the router admits a bounded number of requests, each with at most two connections
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, socket_factory=_probed_socket)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS, socket_factory=probed_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -126,6 +132,24 @@ class Upstream:
                 return _object(engine, await _read(engine, response, MAX_ANSWER_BYTES))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _mapped(engine, error, answering) from error
+
+    async def get(self, address: str, path: str, limit_seconds: float) -> bytes:
+        """A short answer, of a sidecar say.
+
+        Raises:
+            UpstreamError: as its subclasses say.
+        """
+        assert self._session is not None, "used outside of `async with`"
+        timeout = aiohttp.ClientTimeout(total=limit_seconds, sock_connect=CONNECT_SECONDS)
+        answering = False
+        try:
+            async with self._session.get(f"http://{address}{path}", timeout=timeout, allow_redirects=False) as response:
+                answering = True
+                if response.status != 200:
+                    raise await _refused(address, response)
+                return await _read(address, response, MAX_SHORT_ANSWER_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _mapped(address, error, answering) from error
 
     def stream(self, engine: str, path: str, body: bytes, headers: Mapping[str, str]) -> EventStream:
         """A streamed answer; the request goes out with the first `next`."""
@@ -240,7 +264,7 @@ def _object(engine: str, text: bytes) -> Json:
     return parsed
 
 
-def _probed_socket(address: tuple[Any, ...]) -> socket.socket:
+def probed_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket that notices a dead machine or a cut link while an engine is silent."""
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kvferry_contract import fingerprint
 from kvferry_contract.config import OverlapMode
 from kvferry_runtime.errors import Reason, SettingsError, TransportUnavailable
 from kvferry_runtime.ring.memory import RingMemory
@@ -25,6 +26,7 @@ from kvferry_runtime.ring.messages import (
     SealOffer,
 )
 from kvferry_runtime.ring.slots import SlotState
+from kvferry_runtime.sidecar import resources
 from kvferry_runtime.sidecar.door import Door
 from kvferry_runtime.sidecar.hub import AgentHub
 from kvferry_runtime.sidecar.metrics import Metrics
@@ -55,6 +57,7 @@ class SidecarCore:
         self.records = Records()
         self._transport = transport
         self._clock = clock
+        self._resources = resources.found()
         self._boot_id = secrets.token_bytes(16)
         self._draining = False
         self._fingerprint: dict[str, str] = {}
@@ -126,8 +129,9 @@ class SidecarCore:
         return self._sends.open + self._receives.open
 
     def state(self) -> dict[str, Any]:
-        """For GET /v1/state."""
+        """For GET /v1/state. totals: of what was sent and committed since the start; bytes, seconds."""
         counts = self._slots.counts()
+        sessions = self._sessions()
         return {
             "boot_id": self._boot_id.hex(),
             "group": self.settings.group,
@@ -143,8 +147,14 @@ class SidecarCore:
                     "credits": session.credits,
                     "ping_age_ms": session.ping_age_ms,
                 }
-                for session in self._sessions()
+                for session in sessions
             ],
+            "lanes": sorted({lane for session in sessions for lane in session.lanes}),
+            "fingerprint": fingerprint.digest(self._fingerprint),
+            "memlock_bytes": self._resources.memlock_bytes,
+            "devices": list(self._resources.devices),
+            # the error of lossy methods is measured by nobody yet
+            "totals": self.metrics.sent() | {"max_relative_error": None},
             "transfers": {"open_send": self._sends.open, "open_receive": self._receives.open},
         }
 

@@ -68,8 +68,25 @@ class Metrics:
         for key, value in values.items():
             gauge.labels(key).set_function(value)
 
+    def sent(self) -> dict[str, int | float]:
+        """Totals of the committed transfers that this side sent, by their names in GET /v1/state."""
+        label = Direction.SEND.value
+        return {
+            "sent": int(_value(self.committed, label)),
+            "bytes_raw": int(_value(self.raw_bytes, label)),
+            "bytes_wire": int(_value(self.wire_bytes, label)),
+            "wire_seconds": _value(self.wire_seconds),
+            "hidden_seconds": _value(self.hidden_seconds),
+        }
+
     def exposition(self) -> bytes:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"kvferry_{name}", text, labels, registry=self.registry)
+
+
+def _value(counter: Counter, *labels: str) -> float:
+    [family] = counter.collect()
+    totals = (sample for sample in family.samples if sample.name.endswith("_total"))
+    return next(sample.value for sample in totals if tuple(sample.labels.values()) == labels)

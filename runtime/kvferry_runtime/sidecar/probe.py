@@ -11,11 +11,10 @@ from typing import Any
 
 from kvferry_contract.config import TransportKind
 from kvferry_runtime.errors import KvferryError
-from kvferry_runtime.sidecar import lanes
+from kvferry_runtime.sidecar import lanes, resources
 from kvferry_runtime.transport.base import Connection, Lane, Transport
 
 TRY_SECONDS = 5.0
-INFINIBAND = Path("/sys/class/infiniband")
 
 
 async def probe(
@@ -23,12 +22,13 @@ async def probe(
 ) -> dict[str, Any]:
     """All findings, for JSON; what cannot be done is a finding and no error."""
     kinds = (TransportKind.TCP, TransportKind.SHM, TransportKind.RDMA, TransportKind.AUTO)
+    given = resources.found()
     return {
         "cpus": len(os.sched_getaffinity(0)),
-        "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
-        "open_files": _limit(resource.RLIMIT_NOFILE),
+        "memlock_bytes": given.memlock_bytes,
+        "open_files": resources.limit(resource.RLIMIT_NOFILE),
         "ring": _space(ring_directory),
-        "rdma_devices": _rdma_devices(),
+        "rdma_devices": list(given.devices),
         "transports": {kind.value: await _try(make_transport, kind, host) for kind in kinds},
     }
 
@@ -61,16 +61,6 @@ async def _lanes(transport: Transport, host: str) -> tuple[Lane, ...]:
         near.open_data(far.data_address(), TRY_SECONDS), far.open_data(near.data_address(), TRY_SECONDS)
     )
     return near.lanes()
-
-
-def _limit(which: int) -> int | None:
-    """The soft limit; None if there is none."""
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _rdma_devices() -> list[str]:
-    return sorted(item.name for item in INFINIBAND.iterdir()) if INFINIBAND.is_dir() else []
 
 
 def _space(directory: Path) -> dict[str, Any]:

@@ -7,7 +7,10 @@ import logging
 import os
 import signal
 
+from kvferry_contract.config import OnFallback, TransportKind
 from kvferry_runtime.errors import SettingsError, TransportUnavailable
+from kvferry_runtime.ring.memory import RingGeometry
+from kvferry_runtime.sidecar import preflight, resources
 from kvferry_runtime.sidecar.core import SidecarCore
 from kvferry_runtime.sidecar.http import serve
 from kvferry_runtime.sidecar.settings import SidecarSettings
@@ -20,8 +23,9 @@ def run(settings: SidecarSettings) -> int:
     """Serve until SIGTERM or SIGINT, then drain. 0 after a clean stop.
 
     Raises:
-        SettingsError: no UCX, an address that is not free, too little shared memory.
+        SettingsError: no UCX, an address that is not free, too little shared memory, no RDMA where it must be.
     """
+    _check_rdma(settings)
     return asyncio.run(_run(settings))
 
 
@@ -52,3 +56,20 @@ def _transport(settings: SidecarSettings) -> Transport:
         return UcxTransport(settings.transfer.transport, os.environ)
     except TransportUnavailable as error:
         raise SettingsError(str(error)) from error
+
+
+def _check_rdma(settings: SidecarSettings) -> None:
+    """Tell what stands in the way of RDMA where it is asked for.
+
+    Raises:
+        SettingsError: something does, and the object does not tolerate another transport.
+    """
+    transfer = settings.transfer
+    if not preflight.demanded(transfer.transport, os.environ):
+        return
+    ring = RingGeometry(settings.slots, transfer.chunk_bytes)
+    problems = preflight.problems(resources.found(), ring.file_bytes)
+    if problems and transfer.transport is TransportKind.RDMA and transfer.on_fallback is OnFallback.FAIL:
+        raise SettingsError("; ".join(problems))
+    for problem in problems:
+        _log.warning(problem)

@@ -79,6 +79,7 @@ def test_a_group_is_one_pod_of_every_stage_and_ready_when_all_are() -> None:
             engine="127.64.0.3:8000",
             sidecars=("127.64.0.3:7400", "127.64.0.1:7400"),
             pod="m-prefill-s0-0",
+            sidecar_http=("127.64.0.3:7401", "127.64.0.1:7401"),
         ),
         Group(
             role="prefill",
@@ -89,5 +90,6 @@ def test_a_group_is_one_pod_of_every_stage_and_ready_when_all_are() -> None:
             engine="127.64.0.4:8000",
             sidecars=("127.64.0.4:7400", "127.64.0.2:7400"),
             pod="m-prefill-s0-1",
+            sidecar_http=("127.64.0.4:7401", "127.64.0.2:7401"),
         ),
     )

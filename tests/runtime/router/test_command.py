@@ -34,7 +34,8 @@ def test_address_and_endpoints_come_from_the_environment(monkeypatch: pytest.Mon
     ("arguments", "said"),
     [
         ((), "no endpoints"),
-        (("--endpoints", "kubernetes://a/b"), "file:///path"),
+        (("--endpoints", "kubernetes://a/b"), "no service account"),
+        (("--endpoints", "file:///x", "--verify-interval-seconds", "0.5"), "neither 0"),
         (("--endpoints", "file:///x", "--timeout-seconds", "0"), "--timeout-seconds 0"),
         (("--endpoints", "file:///x", "--timeout-seconds", "4000"), "at most 3600"),
         (("--endpoints", "file:///x", "--min-prompt-tokens", "-1"), "--min-prompt-tokens -1"),
@@ -46,7 +47,8 @@ def test_address_and_endpoints_come_from_the_environment(monkeypatch: pytest.Mon
 def test_wrong_settings_name_the_value_and_the_way_out(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
-    monkeypatch.delenv(env.ENDPOINTS, raising=False)
+    for name in (env.ENDPOINTS, env.POD_IP, "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(SettingsError, match=said):
         command.run(_parse("--served-name", "small", *arguments))
 

@@ -115,7 +115,9 @@ async def test_an_unchanged_file_is_told_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
-        ("kubernetes://default/small", "from a file only"),
+        ("kubernetes://default", "kubernetes://namespace/model"),
+        ("kubernetes://default/small/more", "kubernetes://namespace/model"),
+        ("kubernetes:///small", "kubernetes://namespace/model"),
         ("file://relative/path", "three slashes"),
         ("file:relative", "three slashes"),
         ("http://host/", "unknown scheme"),

@@ -57,7 +57,7 @@ async def test_a_stream_that_takes_longer_than_the_drain_ends_with_an_error_even
 async def test_sigterm_is_a_clean_end(tmp_path: Path) -> None:
     code = (
         "import sys; from kvferry_runtime.router.settings import RouterSettings;"
-        "from kvferry_runtime.router.process import serve; from kvferry_runtime import logs;"
+        "from kvferry_runtime.router.process import serve; from kvferry_contract import logs;"
         "logs.setup('text', 'info'); sys.exit(serve(RouterSettings('m', sys.argv[1], port=0)))"
     )
     process = await asyncio.create_subprocess_exec(

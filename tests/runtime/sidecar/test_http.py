@@ -34,6 +34,7 @@ async def test_health_readiness_state_and_records(pods: World) -> None:
         assert state["ring"] == {"slots": 16, "free": 16, "posted": 0, "lent": 0, "in_flight": 0, "lost": 0}
         assert state["sessions"][0]["lanes"] == ["memory:process"]
         assert state["transfers"] == {"open_send": 0, "open_receive": 0}
+        assert state["lanes"] == ["memory:process"]
         record = await (await client.get(f"/v1/transfers/{transfer_id(1)}")).json()
         assert record["direction"] == "send" and record["state"] == "committed" and record["chunks"] == 16
         assert record["wire_seconds"] > 0 and 0 <= record["hidden_share"] <= 1
@@ -42,6 +43,25 @@ async def test_health_readiness_state_and_records(pods: World) -> None:
         assert [item["id"] for item in listed["transfers"]] == [transfer_id(1)]
         missing = await client.get("/v1/transfers/unknown")
         assert missing.status == 404 and "unknown" in (await missing.json())["error"]["message"]
+
+
+async def test_state_tells_what_a_router_wants_to_know(pods: World) -> None:
+    prefill, decode = await pods.pair()
+    assert prefill.core.state()["totals"] == {
+        "sent": 0, "bytes_raw": 0, "bytes_wire": 0, "wire_seconds": 0.0, "hidden_seconds": 0.0,
+        "max_relative_error": None,
+    }  # fmt: skip
+    prefill.agent.send(transfer_id(1), Prompt(500, range(4)))
+    decode.agent.fetch(transfer_id(1), [prefill.peer], 500)
+    assert isinstance(await decode.agent.end(transfer_id(1)), Loaded)
+    await prefill.agent.end(transfer_id(1))
+    sent, received = prefill.core.state(), decode.core.state()
+    totals, record = sent["totals"], prefill.record(transfer_id(1))
+    assert (totals["sent"], totals["bytes_raw"], totals["bytes_wire"]) == (1, record["bytes_raw"], record["bytes_wire"])
+    assert 0 <= totals["hidden_seconds"] <= totals["wire_seconds"] == pytest.approx(record["wire_seconds"])
+    assert received["totals"]["sent"] == 0, "what was received is told by the one who sent it"
+    assert sent["fingerprint"] == received["fingerprint"] != ""
+    assert {"memlock_bytes", "devices"} <= sent.keys()
 
 
 async def test_every_series_is_there_from_the_start_and_none_holds_an_id(pods: World) -> None:

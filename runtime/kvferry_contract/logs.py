@@ -1,4 +1,4 @@
-"""Logging of the runtime's processes: one line each, JSON or text, to standard error."""
+"""Lines of log, the same of every process of a cluster: JSON or text, to standard error."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
+
+Context = Callable[[], Mapping[str, Any]]
+"""What a line is about, asked for when it is written."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ts (RFC 3339, UTC), level, logger, msg, whatever was given as `extra`, exc."""
+class _Formatter(logging.Formatter):
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._context = context
+
+    def _extra(self, record: logging.LogRecord) -> dict[str, Any]:
+        given = {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        return {**self._context(), **given}
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object a line: ts (RFC 3339, UTC), level, logger, msg, the context, what was given as `extra`, exc."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -22,25 +36,25 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "msg": record.getMessage(),
         }
-        entry |= {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+        entry |= self._extra(record)
         if record.exc_info:
             entry["exc"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
 
 
-class TextFormatter(logging.Formatter):
+class TextFormatter(_Formatter):
     """`12:34:56.789 INFO logger: message key=value …`."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
-        extra = "".join(f" {key}={value}" for key, value in record.__dict__.items() if key not in _STANDARD)
+        extra = "".join(f" {key}={value}" for key, value in self._extra(record).items())
         line = f"{moment}.{int(record.msecs):03d} {record.levelname} {record.name}: {record.getMessage()}{extra}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def setup(style: str, level: str) -> None:
+def setup(style: str, level: str, context: Context = dict) -> None:
     """Send all logs to standard error. style: json or text. level: debug, info, warning or error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(context) if style == "json" else TextFormatter(context))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

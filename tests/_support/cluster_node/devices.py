@@ -1,0 +1,17 @@
+"""Devices that the node offers: the test plugin beside the kubelet, in the node's machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cluster_node.machine import Owned
+from device_plugin import plugin
+
+_SUPPORT = Path(plugin.__file__).parents[1]
+
+
+def offer(machine: Owned, resource: str, count: int) -> None:
+    """From soon on the node has `count` devices of `resource`, such as rdma/hca. Once for each resource."""
+    command = [sys.executable, "-m", plugin.__name__, "--resource", resource, "--count", str(count)]
+    machine.start(f"device-plugin-{resource.replace('/', '-')}", ["env", f"PYTHONPATH={_SUPPORT}", *command])
