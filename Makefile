@@ -7,7 +7,7 @@ MODEL  := build/models/SmolLM2-135M-Instruct
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format cluster cluster-down kind images e2e bench clean
+.PHONY: help demo test test-fast lint format cluster cluster-down kind images e2e bench bench-control clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,11 +36,15 @@ format: $(VENV)/.installed  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint $(MODEL)/config.json  ## lint, then all tests: the fast ones first, then those with real engines
+$(VENV)/.programs: tests/cluster/kube/go.sum tests/cluster/kube/main.go | $(VENV)/.installed
+	PYTHONPATH=tests/_support $(BIN)/python tests/_support/prepare_cluster.py
+	@touch $@
+
+test: lint $(MODEL)/config.json $(VENV)/.programs  ## lint, then all tests: the fast ones first, then those with real engines
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
-test-fast: $(VENV)/.installed  ## only the tests that need no model
+test-fast: $(VENV)/.installed $(VENV)/.programs  ## only the tests that need no model
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 cluster: $(VENV)/.installed  ## start a test cluster that stays; with NODE=1 a real node runs its pods (needs root)
@@ -67,6 +71,10 @@ bench: $(VENV)/.installed  ## measure transfers and the router against limits of
 	mkdir -p build/bench
 	$(BIN)/kvferry-runtime bench transfer --json build/bench/transfer.jsonl $(ARGS)
 	$(BIN)/kvferry-runtime bench router --json build/bench/router.jsonl
+
+bench-control: $(VENV)/.installed $(VENV)/.programs  ## measure the operator with 500 objects on a control plane, into build/bench/
+	mkdir -p build/bench
+	PYTHONPATH=tests/_support $(BIN)/python tests/cluster/bench_control.py --json build/bench/control.jsonl $(ARGS)
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

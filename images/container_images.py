@@ -96,7 +96,11 @@ def build_command(
 ) -> list[str]:
     """The command line that builds one image, to be run in the root of the repository."""
     # without --layers buildah keeps nothing between two builds; chroot needs no privilege that a build machine lacks
-    start = ["buildah", "build", "--layers", "--isolation=chroot"] if engine == "buildah" else [engine, "build"]
+    start = (
+        ["buildah", "build", "--layers", "--force-rm", "--isolation=chroot"]
+        if engine == "buildah"
+        else [engine, "build"]
+    )
     labels = {"version": version(), **({"revision": revision} if revision else {})}
     return [
         *start,
@@ -141,10 +145,14 @@ def build(engine: str, names: Sequence[str], base: str) -> Iterator[Figure]:
     """
     for name in names:
         begun = time.monotonic()
+        before = _identity(engine, tag(name))
         command = build_command(engine, IMAGES[name], tag(name), base, revision())
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False).returncode != 0:
             raise BuildFailed(f"{engine} failed to build {tag(name)}, see above")
         seconds = round(time.monotonic() - begun, 1)
+        if before not in ("", _identity(engine, tag(name))):
+            # the image that had this tag until now has no name any more, and weighs gigabytes
+            subprocess.run([engine, "rmi", before], capture_output=True, check=False)
         yield Figure(
             name=f"image.{name}", value=size(engine, tag(name)), unit="bytes", seconds=seconds, image=tag(name)
         )
@@ -180,6 +188,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--base-image", default="", help="one with Python >= 3.11 (default: the Dockerfiles' own)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON line for each image")
     return parser
+
+
+def _identity(engine: str, name: str) -> str:
+    """Of the image with this tag; empty when there is none."""
+    listed = subprocess.run([engine, "images", "--quiet", name], capture_output=True, text=True, check=False)
+    return listed.stdout.strip()
 
 
 def _answers(engine: str) -> bool:

@@ -63,11 +63,12 @@ async def act(chosen: Options, cluster: Cluster, metrics: Metrics, health: Healt
         resync = Resync(cluster, store, metrics, queue.mark, chosen.namespaces, chosen.resync_seconds)
         # a pass that sees half of the children would plan for the other half
         await _patiently(health, resync.fill)
+        health.remark = "; ".join(filter(None, (health.remark, *resync.closed.values())))
         health.acting(queue, resync)
         async with asyncio.TaskGroup() as group:
             work = (queue.run(reconciler.reconcile), reports.run(), resync.run())
             helpers = [group.create_task(each) for each in work]
-            await app.watch(cluster, chosen.namespaces, Listener(store, queue, resync).hear)
+            await app.watch(cluster, resync.namespaces, Listener(store, queue, resync).hear)
             for helper in helpers:
                 helper.cancel()
 

@@ -3,6 +3,7 @@
 OperatorError
 ├── InputError     a file or document that cannot be used at all: missing, not YAML, of another kind
 ├── SpecInvalid    an object that is refused; carries every error with its path
+├── RightsGiven    what could not be read at the start can be now: only a new process takes it in
 └── ClusterError   the API server said no, or nothing
     ├── Refused      it will never take this object: fields, values, immutable parts, a policy (400, 422)
     │   └── NotServed  it does not know the kind (404)
@@ -45,6 +46,10 @@ class SpecInvalid(OperatorError):
     def __init__(self, errors: Iterable[FieldError]) -> None:
         self.errors = tuple(errors)
         super().__init__("\n".join(map(str, self.errors)))
+
+
+class RightsGiven(OperatorError):
+    """A namespace can be read that could not be when the process began."""
 
 
 class ClusterError(OperatorError):

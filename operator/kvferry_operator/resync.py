@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from kvferry_operator.api import names
-from kvferry_operator.errors import ClusterError, NotServed
+from kvferry_operator.errors import ClusterError, Forbidden, NotServed, RightsGiven
 from kvferry_operator.kube import kinds
 from kvferry_operator.kube.client import Cluster
 from kvferry_operator.kube.kinds import Kind
@@ -43,13 +43,15 @@ class Resync:
         self._store = store
         self._metrics = metrics
         self._mark = mark
-        self._scopes: tuple[str | None, ...] = tuple(sorted(namespaces)) or (None,)
+        self._wanted: tuple[str | None, ...] = tuple(sorted(namespaces)) or (None,)
+        self._scopes = self._wanted
         self._seconds = seconds
         self._clock = clock
         self._asked: set[Kind] = set()
         self._news = asyncio.Event()
         self._missing_rounds: dict[Kind, int] = {}
         self._unserved: set[Kind] = set()
+        self._closed: dict[str, str] = {}
         self.heard = clock()
         """When a list last came, by the clock."""
 
@@ -58,21 +60,33 @@ class Resync:
         """Kinds whose watch did not tell what two lists in a row showed."""
         return tuple(kind for kind, rounds in self._missing_rounds.items() if rounds > 1)
 
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """Those that are served: of the wanted ones all that can be read; empty for the whole cluster."""
+        return tuple(scope for scope in self._scopes if scope is not None)
+
+    @property
+    def closed(self) -> Mapping[str, str]:
+        """Wanted namespaces that may not be read, and why. They are left out, so that none stands in others' way."""
+        return self._closed
+
     async def fill(self) -> None:
         """Read everything for the first time.
 
         Raises:
-            ClusterError: a kind cannot be listed.
+            ClusterError: a kind cannot be listed; of several namespaces, in none of them.
         """
-        for kind in WATCHED:
+        self._closed = {}
+        for scope in self._wanted:
             try:
-                await self._fill(kind)
-            except NotServed as error:
-                if kind not in kinds.OPTIONAL:
+                await self._fill(scope)
+            except Forbidden as error:
+                if len(self._closed) + 1 == len(self._wanted):
                     raise
-                # a model that needs one is told when it is refused
-                self._unserved.add(kind)
-                logger.warning("does without one kind of children: %s", error)
+                self._closed[str(scope)] = str(error)
+        self._scopes = tuple(scope for scope in self._wanted if scope not in self._closed)
+        for namespace, why in self._closed.items():
+            logger.warning("does without the namespace %s: %s", namespace, why)
         self._mark_all()
 
     def ask(self, kind: Kind) -> None:
@@ -81,7 +95,11 @@ class Resync:
         self._news.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled.
+
+        Raises:
+            RightsGiven: a closed namespace is open.
+        """
         while True:
             round_at = self._clock() + self._seconds * random.uniform(0.9, 1.1)  # noqa: S311  spreads load
             while (left := round_at - self._clock()) > 0:
@@ -92,12 +110,35 @@ class Resync:
                     await self.compare(asked)
             await self.compare(WATCHED)
             self._mark_all()
+            await self._check_closed()
 
-    async def _fill(self, kind: Kind) -> None:
-        for scope in self._scopes:
-            for packed in await self._list(kind, scope):
+    async def _fill(self, scope: str | None) -> None:
+        found = [(kind, await self._list_served(kind, scope)) for kind in WATCHED]
+        for kind, listed in found:
+            for packed in listed:
                 self._store.put(packed)
-        self._note(kind, 0)
+            self._note(kind, 0)
+
+    async def _list_served(self, kind: Kind, scope: str | None) -> list[Packed]:
+        try:
+            return await self._list(kind, scope)
+        except NotServed as error:
+            if kind not in kinds.OPTIONAL:
+                raise
+            # a model that needs one is told when it is refused
+            if kind not in self._unserved:
+                logger.warning("does without one kind of children: %s", error)
+            self._unserved.add(kind)
+            return []
+
+    async def _check_closed(self) -> None:
+        for namespace in self._closed:
+            try:
+                for kind in WATCHED:
+                    await self._list_served(kind, namespace)
+            except ClusterError:
+                continue
+            raise RightsGiven(f"the namespace {namespace} can be read by now: start anew to serve it")
 
     async def _is_asked(self, seconds: float) -> bool:
         try:

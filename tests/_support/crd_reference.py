@@ -40,7 +40,7 @@ def page() -> str:
 def _objects(node: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every object with fields, parents first; a role is shown once, since both have the same fields."""
     yield path, node
-    if path == "spec.prefill":
+    if path == "spec.decode":
         return
     for key, child in node.get("properties", {}).items():
         inner = child.get("items", child)

@@ -31,11 +31,11 @@ import kubelet_stand_in
 from audit_log import Request
 
 NAMESPACE = "models"
-WARM_UP = 10
+WARM_UP = 50
 """Memory is read at this many objects too, for its growth."""
 QUIET_SECONDS = 10.0
 SETTLE_SECONDS = 600.0
-STEADY_SECONDS = 15.0
+STEADY_SECONDS = 60.0
 NODES = {f"node-{number}": {"rdma/hca": "100"} for number in range(1, 11)}
 
 

@@ -1,4 +1,4 @@
-"""Objects that are wrong: refused where the API server can, told of where it could not, and never anybody else's harm."""
+"""Objects that are wrong: refused where the API server can, told of where it could not, and to nobody else's harm."""
 
 from __future__ import annotations
 
@@ -205,17 +205,13 @@ def test_impossible_names_get_legal_children_and_no_two_models_the_same(control_
         operator_process.running(models.kubeconfig, models.name) as operator,
     ):
         operator.wait_ready()
-        owners = {models.create(UNVERIFIED, name)["metadata"]["uid"]: name for name in chosen}
+        uids = {name: models.create(UNVERIFIED, name)["metadata"]["uid"] for name in chosen}
         for name in chosen:
             models.wait_condition("Ready", "True", name=name)
         for name in chosen:
-            assert {_owner(child) for child in models.children(name).values()} == {name_uid(owners, name)}
+            assert {_owner(child) for child in models.children(name).values()} == {uids[name]}
             assert len(models.uids("Pod", name)) == 3
         eventually(lambda: models.events(chosen[-1]), "an Event of the longest name")
-
-
-def name_uid(owners: dict[str, str], name: str) -> str:
-    return next(uid for uid, owned in owners.items() if owned == name)
 
 
 def _owner(child: Manifest) -> str:

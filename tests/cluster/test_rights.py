@@ -175,7 +175,8 @@ def _leave_from_an_earlier_release(models: ModelNamespace) -> None:
     """Children that this release would not make, of the kinds that a model of this release always has."""
     account = models.objects("ServiceAccount")[0]["metadata"]
     ours = {"labels": account["labels"], "ownerReferences": account["ownerReferences"]}
-    for kind in (kind for kind in kinds.CHILDREN if kind.kind in ("ServiceAccount", "Role", "RoleBinding", "Deployment")):
+    always = ("ServiceAccount", "Role", "RoleBinding", "Deployment")
+    for kind in (kind for kind in kinds.CHILDREN if kind.kind in always):
         models.plane.api.create(models.path(kind), foreign(kind.kind, "left", ours))
         eventually(lambda: "left" not in models.uids(kind.kind), f"the {kind.kind} is pruned")  # noqa: B023
 

@@ -31,6 +31,7 @@ _KINDS = (
     "serviceaccounts,roles,rolebindings,endpointslices,disaggregatedmodels"
 )
 _CLUSTER_KINDS = "clusterroles,clusterrolebindings"
+_OF_EVERY_NAMESPACE = {"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
 CRD = "disaggregatedmodels.kvferry.io"
 
 
@@ -172,9 +173,11 @@ def _pods(tools: Tools) -> dict[str, tuple[str, int]]:
 
 
 def _left(tools: Tools, namespace: str = "") -> list[str]:
-    """Objects of kvferry that are there."""
+    """Objects of kvferry that are there. The lease, by which replicas of the operator agree, is not counted."""
     where = f"--namespace={namespace}" if namespace else "--all-namespaces"
     found = tools.get(_KINDS, where, f"--selector={_LABEL}")["items"]
     if not namespace:
         found += tools.get(_CLUSTER_KINDS, f"--selector={_LABEL}")["items"]
-    return [f"{item['kind']}/{item['metadata']['name']}" for item in found]
+        found += tools.get(_KINDS, f"--namespace={OPERATOR_NAMESPACE}")["items"]
+    names = {f"{item['kind']}/{item['metadata']['name']}" for item in found}
+    return sorted(names - _OF_EVERY_NAMESPACE)
