@@ -40,8 +40,10 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-async def act(chosen: Options, cluster: Cluster, metrics: Metrics, health: Health, trace: Trace) -> None:
-    """Until it is cancelled, or the watches end because the process was told to.
+async def act(
+    chosen: Options, cluster: Cluster, metrics: Metrics, health: Health, trace: Trace, take_signals: Callable[[], None]
+) -> None:
+    """Until it is cancelled. take_signals: see `app.watch`.
 
     Raises:
         LeaseLost: another replica may act now.
@@ -51,14 +53,16 @@ async def act(chosen: Options, cluster: Cluster, metrics: Metrics, health: Healt
     await _until_crd(cluster, metrics, health)
     identity = _identity()
     async with AsyncExitStack() as turn:
+        leads: Callable[[], bool] = _alone
         if chosen.leader_elect:
             health.standing_by()
-            await turn.enter_async_context(lease.hold(cluster, Terms(chosen.lease_namespace, LEASE), identity))
+            held = lease.hold(cluster, Terms(chosen.lease_namespace, LEASE), identity)
+            leads = await turn.enter_async_context(held)
         metrics.leader.set(1)
         store = Store()
         queue = Queue(chosen.workers)
         reports = Reports(cluster, queue.mark)
-        reconciler = _reconciler(chosen, cluster, store, reports, server, metrics, trace, identity)
+        reconciler = _reconciler(chosen, cluster, store, reports, server, metrics, trace, leads, identity)
         metrics.watch_queue(lambda: len(queue))
         resync = Resync(cluster, store, metrics, queue.mark, chosen.namespaces, chosen.resync_seconds)
         # a pass that sees half of the children would plan for the other half
@@ -68,7 +72,7 @@ async def act(chosen: Options, cluster: Cluster, metrics: Metrics, health: Healt
         async with asyncio.TaskGroup() as group:
             work = (queue.run(reconciler.reconcile), reports.run(), resync.run())
             helpers = [group.create_task(each) for each in work]
-            await app.watch(cluster, resync.namespaces, Listener(store, queue, resync).hear)
+            await app.watch(cluster, resync.namespaces, Listener(store, queue, resync).hear, take_signals)
             for helper in helpers:
                 helper.cancel()
 
@@ -81,9 +85,10 @@ def _reconciler(
     server: tuple[int, int],
     metrics: Metrics,
     trace: Trace,
+    leads: Callable[[], bool],
     identity: str,
 ) -> Reconciler:
-    writes = Writes(metrics, trace)
+    writes = Writes(metrics, trace, leads)
     return Reconciler(
         settings=Settings(chosen.images, chosen.pull_policy, server),
         observer=Observer(cluster, store, reports),
@@ -122,6 +127,11 @@ async def _patiently(health: Health, attempt: Callable[[], Awaitable[T]]) -> T:
                 health.waiting(trouble)
                 logger.warning("cannot begin yet: %s", trouble)
         await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _alone() -> bool:
+    """Without election nobody else acts: that is what whoever switches it off promises."""
+    return True
 
 
 def _identity() -> str:

@@ -6,6 +6,7 @@ take note. An error that a watch cannot recover from ends `watch`, and with it t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, cast
 
@@ -43,15 +44,19 @@ async def watch(
     cluster: Cluster,
     namespaces: Collection[str],
     hear: Hear,
+    take_signals: Callable[[], None],
 ) -> None:
-    """Watch models, and by their label children and pods, until a signal says to stop.
+    """Watch models, and by their label children and pods, until it is cancelled.
 
-    namespaces: empty for all.
+    namespaces: empty for all. take_signals: called once kopf listens to signals too. At one it would wait for every
+    task that began after itself, such as passes and connections of probes.
 
     Raises:
         Exception: a watch was refused, or broke in a way that kopf does not mend.
     """
-    await kopf.operator(
+    asyncio.get_running_loop().set_exception_handler(_report)
+    others = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
         registry=_registry(cluster, hear),
         settings=_settings(),
         # else kopf asks for the name of its user, which a container's numeric user has not
@@ -60,6 +65,15 @@ async def watch(
         clusterwide=not namespaces,
         namespaces=sorted(namespaces),
     )
+    take_signals()
+    await kopf.run_tasks(tasks, ignored=others)
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """As the loop does by itself, but for the streams that kopf leaves half read when it is cancelled: the end of the
+    loop closes their inner parts before the outer ones, which fails and harms nothing."""
+    if "asyncgen" not in context:
+        loop.default_exception_handler(context)
 
 
 def _registry(cluster: Cluster, hear: Hear) -> kopf.OperatorRegistry:

@@ -55,6 +55,7 @@ _NOT_STORED_WHEN_ZERO = frozenset(
         "hostNetwork",
         "hostPID",
         "hostIPC",
+        "hostPort",
         "readOnly",
         "stdin",
         "stdinOnce",

@@ -10,7 +10,8 @@ OperatorError
     ├── Forbidden    we lack the permission (401, 403)
     ├── Conflict     somebody else changed or replaced it (409)
     ├── Throttled    later, please (429, 503 with Retry-After)
-    └── Unreachable  no answer in time, connection lost, 5xx
+    ├── Unreachable  no answer in time, connection lost, 5xx
+    └── NotLeading   it was not asked, since another operator may act by now
 
 Local mode adds its own below `OperatorError` (`local/errors.py`).
 """
@@ -82,3 +83,7 @@ class Throttled(ClusterError):
 
 class Unreachable(ClusterError):
     """No answer in time, a lost connection, or a failure inside the server."""
+
+
+class NotLeading(ClusterError):
+    """Nothing was sent: our lease has run out."""

@@ -45,13 +45,17 @@ async def serve(chosen: Options, trace: Trace = logs.log_step) -> None:
         Exception: a watch broke in a way that only a new process mends.
     """
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    def take_signals() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    take_signals()
     metrics = Metrics()
     health = Health(chosen.resync_seconds)
     async with connect(chosen.kubeconfig) as cluster, listening(chosen.http_port, health, metrics) as port:
         logger.info("kvferry-operator %s listens on port %d", release(), port, extra={"port": port})
-        acting = asyncio.create_task(act(chosen, cluster, metrics, health, trace))
+        acting = asyncio.create_task(act(chosen, cluster, metrics, health, trace, take_signals))
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((acting, stopping), return_when=asyncio.FIRST_COMPLETED)

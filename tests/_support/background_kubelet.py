@@ -21,25 +21,26 @@ Steer = Callable[[Policy], None]
 @contextlib.contextmanager
 def playing(access: Access, nodes: Mapping[str, Mapping[str, str]]) -> Iterator[Steer]:
     """Every pod on these nodes becomes ready, until it is steered otherwise. nodes: extended resources by name."""
-    loop = asyncio.new_event_loop()
-    up, end = threading.Event(), asyncio.Event()
-    played: list[KubeletStandIn] = []
+    up = threading.Event()
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Event, KubeletStandIn]] = []
 
     async def play() -> None:
+        end = asyncio.Event()
         async with kubelet_stand_in.playing(access, {name: dict(offers) for name, offers in nodes.items()}) as kubelet:
-            played.append(kubelet)
+            started.append((asyncio.get_running_loop(), end, kubelet))
             up.set()
             await end.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(play(),))
+    thread = threading.Thread(target=asyncio.run, args=(play(),))
     thread.start()
     try:
         assert up.wait(START_SECONDS), "the stand-in of the kubelet did not start"
-        yield lambda policy: steer(loop, played[0], policy)
+        loop, _, kubelet = started[0]
+        yield lambda policy: steer(loop, kubelet, policy)
     finally:
-        loop.call_soon_threadsafe(end.set)
+        for loop, end, _ in started:
+            loop.call_soon_threadsafe(end.set)
         thread.join()
-        loop.close()
 
 
 def steer(loop: asyncio.AbstractEventLoop, kubelet: KubeletStandIn, policy: Policy) -> None:

@@ -81,7 +81,9 @@ def _furnish(steps: Steps, real: RealCluster) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write each step's time as a JSON line")
-    parser.add_argument("--if-possible", action="store_true", help="where this machine cannot run it, 0 with the reason")
+    parser.add_argument(
+        "--if-possible", action="store_true", help="where this machine cannot run it, 0 with the reason"
+    )
     arguments = parser.parse_args()
     steps = Steps(arguments.json)
     try:

@@ -23,6 +23,7 @@ import aiohttp
 from aiohttp import web
 
 from cluster_api import Access, tls
+from hang_up import hang_up
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "te", "upgrade"}
 _REASONS = {409: "Conflict", 410: "Expired", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
@@ -127,7 +128,7 @@ class FaultyProxy:
             with contextlib.suppress(ConnectionError):
                 await stream.response.write(event)
                 await stream.response.write_eof()
-            stream.answer.close()
+            hang_up(stream.answer)
         return len(streams)
 
     def reset_watches(self, path: str = "") -> int:
@@ -191,6 +192,7 @@ class FaultyProxy:
                 raise
         finally:
             self._streams.remove(stream)
+            hang_up(stream.answer)
         if stream.silent and not stream.expired:
             await asyncio.Event().wait()  # until the client hangs up: that the API server has gone is not told either
 

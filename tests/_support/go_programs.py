@@ -65,7 +65,12 @@ KUBE = Program("kube", "v1.34.4", ".", _stamp("v1.34.4"))
 
 COREDNS = Program("coredns", "v1.14.1", "./coredns")
 HELM = Program(
-    "helm", "v3.19.5", "helm.sh/helm/v3/cmd/helm", "-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.5"
+    "helm",
+    "v3.19.5",
+    "helm.sh/helm/v3/cmd/helm",
+    # without the last two, `helm template` takes the cluster for one of 2020
+    "-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.5"
+    " -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34",
 )
 """Both are releases made from the libraries of KUBE's version, so that most of what they need is compiled already."""
 

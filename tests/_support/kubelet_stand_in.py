@@ -20,6 +20,7 @@ import aiohttp
 import played_nodes
 import pod_behaviours
 from cluster_api import Access, tls
+from hang_up import hang_up
 from pod_behaviours import READY, Behaviour, Policy
 
 Manifest = dict[str, Any]
@@ -92,14 +93,20 @@ class KubeletStandIn:
         no_limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
         async with self._session.get("/api/v1/pods", params=query, timeout=no_limit) as answer:
             answer.raise_for_status()
-            async for event in _lines(answer.content):
-                if event["type"] == "ERROR":
-                    return
-                pod = event["object"]
-                if event["type"] == "DELETED":
-                    self._forget(_key(pod))
-                elif self._is_mine(pod):
-                    self._heard(pod)
+            try:
+                await self._hear(answer.content)
+            finally:
+                hang_up(answer)
+
+    async def _hear(self, content: aiohttp.StreamReader) -> None:
+        async for event in _lines(content):
+            if event["type"] == "ERROR":
+                return
+            pod = event["object"]
+            if event["type"] == "DELETED":
+                self._forget(_key(pod))
+            elif self._is_mine(pod):
+                self._heard(pod)
 
     def _is_mine(self, pod: Manifest) -> bool:
         return pod["spec"].get("nodeName") in self._nodes
@@ -205,12 +212,15 @@ class KubeletStandIn:
         Raises:
             Exception: the policy's first mistake.
         """
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # the API server may be away: then nothing is left to take away
+        await asyncio.gather(*(self._end(pod) for pod in self._pods.values()), return_exceptions=True)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-            await asyncio.gather(*(self._end(pod) for pod in self._pods.values()))
             for name in self._nodes:
                 await self._write("DELETE", f"/api/v1/nodes/{name}", {})
-        for task in list(self._tasks.values()):
-            task.cancel()
         if self._mistakes:
             raise self._mistakes[0]
 

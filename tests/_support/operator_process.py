@@ -79,8 +79,18 @@ class OperatorProcess:
 
     def stop(self) -> int:
         """As a pod is ended."""
-        self._process.send_signal(signal.SIGTERM)
+        self.ask_to_stop()
         return self.wait_end()
+
+    def ask_to_stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """As a node that is too busy does to it."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.kill()

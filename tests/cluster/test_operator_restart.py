@@ -11,10 +11,14 @@ import background_kubelet
 import control_plane as planes
 import operator_process
 from eventually import eventually
+from kvferry_operator.api import names
 from kvferry_operator.kube import kinds
+from kvferry_operator.metrics import WATCHED
 from model_namespace import ModelNamespace
 
 pytestmark = pytest.mark.slow
+
+CONFIG_MAP = next(kind for kind in kinds.CHILDREN if kind.kind == "ConfigMap")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,6 +48,21 @@ def test_a_restart_writes_nothing_and_restarts_no_pod(control_plane: planes.Cont
         assert [(each.verb, each.resource, each.name) for each in models.writes(mark)] == []
         assert operator.metric("kvferry_operator_model_ready", name="tiny") == 1
     assert models.uids("Pod") == pods
+
+
+def test_it_stops_in_silence_in_the_middle_of_much_news(control_plane: planes.ControlPlane) -> None:
+    models = ModelNamespace(control_plane, "stops")
+    with operator_process.running(models.kubeconfig, models.name) as operator:
+        operator.wait_ready()
+        eventually(lambda: _watches(models) == len(WATCHED), "a watch of each kind is open")
+        operator.pause()
+        for number in range(100):
+            metadata = {"name": f"news-{number}", "labels": {names.LABEL_MODEL: "tiny"}}
+            control_plane.api.create(models.path(CONFIG_MAP), {"metadata": metadata})
+        operator.ask_to_stop()
+        operator.resume()
+        assert operator.wait_end() == 0
+        assert [line for line in operator.lines if line.get("level") != "info"] == []
 
 
 def test_of_two_replicas_one_acts_until_it_goes_away(control_plane: planes.ControlPlane) -> None:
@@ -93,6 +112,10 @@ def test_a_missing_right_is_named_and_found_when_it_is_given(control_plane: plan
         operator.wait_ready()
         models.create()
         models.wait_children()
+
+
+def _watches(models: ModelNamespace) -> int:
+    return len({each.resource for each in models.requests(0) if each.verb == "watch"})
 
 
 def _leads(operator: operator_process.OperatorProcess) -> bool:

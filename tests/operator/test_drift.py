@@ -146,6 +146,7 @@ def _add_fields(value: Any, wanted: Callable[[], bool], *, rules: bool, key: str
         (container(resources={"requests": {}}), container(resources={})),
         (container(env=[{"name": "A", "value": ""}]), container(env=[{"name": "A"}])),
         (container(ports=[{"containerPort": 1}]), container(ports=[{"containerPort": 1, "protocol": "TCP"}])),
+        (container(ports=[{"containerPort": 1, "hostPort": 0}]), container(ports=[{"containerPort": 1}])),
         (container(tty=False, args=[]), container()),
         (container(image=None), container(image="i")),
         (pod_spec(hostNetwork=False, nodeSelector={}, tolerations=[]), pod_spec()),

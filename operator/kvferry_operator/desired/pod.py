@@ -12,6 +12,7 @@ VOLUME_CONFIG = "kvferry-config"
 VOLUME_TMP = "kvferry-tmp"
 VOLUME_MODELS = "kvferry-models"
 
+
 def template(stage: Stage, config_map: str) -> Manifest:
     """The pod template of one stage, without sidecar and without the user's own template.
 

@@ -26,6 +26,19 @@ _HASH_LENGTH = 16
 
 _CHECKS = frozenset({"SpecValid", "FabricReady", "TransferVerified"})
 _STALLED = "Stalled"
+_EXPECTED = frozenset(
+    {
+        "Complete",
+        "NotRequired",
+        "Paused",
+        "RollingOut",
+        "ScaledToZero",
+        "Starting",
+        "Terminating",
+        "TransferPending",
+    }
+)
+"""Reasons that follow from what somebody asked for, or that pass by themselves: an edit is nothing to be warned of."""
 
 JsonObject = Mapping[str, Any]
 
@@ -89,6 +102,8 @@ def _is_bad(change: Change, before: JsonObject) -> bool:
     """Whether a user should look: a check failed, something that was so is not so any more, or nothing moves."""
     if change.type == _STALLED:
         return change.status == "True"
+    if change.reason in _EXPECTED:
+        return False
     return change.status == "False" and (change.type in _CHECKS or before.get("status") == "True")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -27,8 +28,11 @@ class LeaseLost(OperatorError):
 
 
 @asynccontextmanager
-async def hold(cluster: Cluster, terms: Terms, me: str) -> AsyncIterator[None]:
+async def hold(cluster: Cluster, terms: Terms, me: str) -> AsyncIterator[Callable[[], bool]]:
     """Wait for the Lease, however long it takes; then hold it while the body runs, and release it when that has ended.
+
+    Gives whether it is held still, by the clock alone. The body asks before each write: a process that stood still for
+    a while goes on where it was, and is told only moments later that somebody else has taken over.
 
     me: unlike the name of any other process, now or before, such as the pod's name and a random part.
 
@@ -43,7 +47,7 @@ async def hold(cluster: Cluster, terms: Terms, me: str) -> AsyncIterator[None]:
         async with asyncio.timeout(None) as tenure:
             # renewed while the body winds down, too, so that nobody else begins before it has ended
             with _when_done(renewal, lambda: tenure.reschedule(0.0)):
-                yield
+                yield lease.is_held
     except TimeoutError:
         if tenure.expired():
             await renewal
@@ -78,11 +82,20 @@ class _Lease:
         self._place = f"{terms.namespace}/{terms.name}"
         self._seen: Sighting | None = None
         self._trouble = ""
+        self._deadline = -math.inf
+        """Own clock; until then nobody else takes it."""
+
+    def is_held(self) -> bool:
+        return time.monotonic() < self._deadline
 
     async def take(self) -> None:
         """Return as the holder."""
-        while not await self._succeeds(self._try_to_take):  # noqa: ASYNC110  nobody tells when a Lease runs out
+        while True:
+            begun = time.monotonic()
+            if await self._succeeds(self._try_to_take):
+                break
             await asyncio.sleep(self._terms.retry * (1 + random.uniform(0, _JITTER)))  # noqa: S311
+        self._deadline = begun + self._terms.renew_deadline
         logger.info("leads as %s, by the lease %s", self._me, self._place)
 
     async def keep(self) -> NoReturn:
@@ -91,14 +104,13 @@ class _Lease:
         Raises:
             LeaseLost: another holds it, it was removed, or renewing failed until the deadline.
         """
-        deadline = time.monotonic() + self._terms.renew_deadline
         while True:
             begun = time.monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(deadline - begun):
+                async with asyncio.timeout(self._deadline - begun):
                     if await self._succeeds(self._try_to_renew):
-                        deadline = begun + self._terms.renew_deadline
-            left = deadline - time.monotonic()
+                        self._deadline = begun + self._terms.renew_deadline
+            left = self._deadline - time.monotonic()
             if left <= 0:
                 why = self._trouble or "no answer"
                 raise LeaseLost(f"the lease {self._place} was not renewed in {self._terms.renew_deadline:g} s: {why}")
@@ -111,6 +123,9 @@ class _Lease:
         try:
             async with asyncio.timeout(self._terms.retry):
                 await self._cluster.replace(released(self._terms, datetime.now(UTC), self._seen))
+        except Conflict:
+            # somebody else has it by now
+            return
         except (ClusterError, TimeoutError) as error:
             logger.warning("the lease %s was not released: %s", self._place, str(error) or "no answer in time")
 
@@ -142,6 +157,7 @@ class _Lease:
             return True
         await self._look()
         if not self._is_mine():
+            self._deadline = -math.inf
             raise LeaseLost(f"the lease {self._place} {_fate(self._seen)}")
         return False
 

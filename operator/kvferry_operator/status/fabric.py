@@ -149,8 +149,8 @@ def _of_facts(model: DisaggregatedModel, facts: Sequence[SidecarFacts]) -> Findi
         return _finding(
             Is.FALSE,
             "NoDevices",
-            f"pod {bare[0].pod}{_more(bare)} was given devices by Kubernetes, but UCX finds none in it: check that the "
-            "sidecar's image has UCX with verbs, and what the device plugin mounts",
+            f"pod {bare[0].pod}{_more(bare)} was given devices by Kubernetes, but has none in /dev/infiniband: "
+            "check what the device plugin mounts",
         )
     connected = [each for each in facts if each.lanes]
     wants_rdma = model.spec.transfer.transport in (TransportKind.AUTO, TransportKind.RDMA)

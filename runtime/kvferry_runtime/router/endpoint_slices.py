@@ -136,7 +136,7 @@ class EndpointSliceDiscovery:
                 raise await _refused(response)
             yield response
         finally:
-            response.close()
+            _hang_up(response)
 
     async def _line(self, response: aiohttp.ClientResponse) -> bytes:
         """The next event, empty at the end of the watch.
@@ -199,6 +199,13 @@ def pause(failures: int) -> float:
     """Seconds until the next try: doubling from the first pause to the last, at random within its upper half."""
     longest: float = min(LAST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures, 16))
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  spreads load, guards nothing
+
+
+def _hang_up(response: aiohttp.ClientResponse) -> None:
+    """At once: the farewell of TLS would wait for a server that goes on telling of changes."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:

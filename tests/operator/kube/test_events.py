@@ -25,8 +25,12 @@ def model(*conditions: dict[str, str], uid: str = "u-1", name: str = "tiny") -> 
     return {"metadata": {"name": name, "namespace": "models", "uid": uid}, "status": {"conditions": [*conditions]}}
 
 
+def condition(type_: str, status: str = "True", reason: str = "Any") -> dict[str, str]:
+    return {"type": type_, "status": status, "reason": reason, "lastTransitionTime": "2026-05-17T11:00:00Z"}
+
+
 def ready(status: str, reason: str = "AllReady", since: str = "2026-05-17T11:00:00Z") -> dict[str, str]:
-    return {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
+    return {**condition("Ready", status, reason), "lastTransitionTime": since}
 
 
 def name(built: dict[str, Any]) -> str:
@@ -65,6 +69,9 @@ def test_another_change_has_another_name(before: dict[str, Any], change: Change)
         (model(), Change(type="SpecValid", status="False"), "Warning"),
         (model(), Change(type="TransferVerified", status="Unknown", reason="Pending"), "Normal"),
         (model(), Change(type="TransferVerified", status="False", reason="FellBackToTcp"), "Warning"),
+        (model(ready("True")), Change(status="False", reason="Starting"), "Normal"),
+        (model(condition("Progressing")), Change(type="Progressing", status="False", reason="Complete"), "Normal"),
+        (model(), Change(type="TransferVerified", status="False", reason="NotRequired"), "Normal"),
         (model(), Change(type="Stalled", status="True"), "Warning"),
         (model(), Change(type="Stalled", status="False"), "Normal"),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -78,12 +79,12 @@ async def test_a_leader_that_died_is_followed_when_its_lease_runs_out(cluster: C
 async def test_a_leader_whose_lease_was_taken_is_interrupted(cluster: Cluster, namespace: str) -> None:
     wound_down = False
     with pytest.raises(LeaseLost, match=r"was taken by thief"):
-        async with hold(cluster, terms(namespace), "me"):
+        async with hold(cluster, terms(namespace), "me") as is_held:
             await seize(cluster, namespace, "thief")
             try:
                 await asyncio.sleep(FOREVER)
             finally:
-                wound_down = True
+                wound_down = not is_held()
     assert wound_down
     assert await holder(cluster, namespace) == "thief"
 
@@ -107,6 +108,17 @@ async def test_a_leader_that_cannot_renew_gives_up_and_says_why(
                 control_plane.api.delete(rights)
                 await asyncio.sleep(FOREVER)
     assert await holder(cluster, namespace) == "me"
+
+
+async def test_a_leader_that_stood_still_knows_at_once_that_it_may_write_no_more(
+    cluster: Cluster, namespace: str
+) -> None:
+    with pytest.raises(LeaseLost, match="not renewed in 2 s"):
+        async with hold(cluster, terms(namespace), "me") as is_held:
+            assert is_held()
+            time.sleep(terms(namespace).renew_deadline)  # noqa: ASYNC251  as if the process were stopped
+            assert not is_held(), "before anything else could run"
+            await asyncio.sleep(FOREVER)
 
 
 async def test_an_operator_without_the_right_waits_for_it(

@@ -59,7 +59,7 @@ def test_nodes_that_may_not_be_read_leave_it_open() -> None:
 
 CASES: list[tuple[dict[str, Any], tuple[str, str], str]] = [
     ({"memlock_bytes": 8 << 20}, ("False", "MemlockTooLow"), "8Mi"),
-    ({"devices": ()}, ("False", "NoDevices"), "verbs"),
+    ({"devices": ()}, ("False", "NoDevices"), "dev/infiniband"),
     ({"devices": ("mlx5_0",), "lanes": ("tcp:eth0",)}, ("False", "FellBackToTcp"), "tcp:eth0"),
     ({"devices": ("mlx5_0",), "lanes": ()}, ("Unknown", "Pending"), "no session"),
     ({"devices": ("mlx5_0",), "memlock_bytes": 1 << 40, "lanes": ("rc_mlx5:mlx5_0",)}, ("True", "Ready"), "rc_mlx5"),
