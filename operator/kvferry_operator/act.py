@@ -47,6 +47,7 @@ async def act(
 
     Raises:
         LeaseLost: another replica may act now.
+        RightsGiven: a namespace that was left out can be served by now.
         Exception: a watch broke in a way that only a new process mends.
     """
     server = await _patiently(health, cluster.server_version)
@@ -69,12 +70,16 @@ async def act(
         await _patiently(health, resync.fill)
         health.remark = "; ".join(filter(None, (health.remark, *resync.closed.values())))
         health.acting(queue, resync)
-        async with asyncio.TaskGroup() as group:
-            work = (queue.run(reconciler.reconcile), reports.run(), resync.run())
-            helpers = [group.create_task(each) for each in work]
-            await app.watch(cluster, resync.namespaces, Listener(store, queue, resync).hear, take_signals)
-            for helper in helpers:
-                helper.cancel()
+        work = (queue.run(reconciler.reconcile), reports.run(), resync.run())
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(each) for each in work]
+                await app.watch(cluster, resync.namespaces, Listener(store, queue, resync).hear, take_signals)
+                for helper in helpers:
+                    helper.cancel()
+        except ExceptionGroup as errors:
+            # the first one has ended the others
+            raise errors.exceptions[0] from None
 
 
 def _reconciler(

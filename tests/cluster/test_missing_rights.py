@@ -68,6 +68,7 @@ def test_a_namespace_that_may_not_be_read_stops_no_other(control_plane: planes.C
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{closed.name}/rolebindings"
         control_plane.api.create(path, binding)
         assert operator.wait_end(30) == 1, "it asks to be started anew"
+        assert f"the namespace {closed.name} can be read by now" in operator.lines[-1]["msg"]
     with operator_process.running(open_.kubeconfig, open_.name, closed.name, flags=FLAGS):
         closed.create()
         closed.wait_children()

@@ -109,7 +109,8 @@ def _of_deployment(deployment: JsonObject, pods: Iterable[JsonObject]) -> Troubl
         why = steady(str(failure.get("message") or "")) or "the API server refuses its pods"
         return Trouble(0, "FailedCreate", f"no pod can be made: {why}", Outlook.NEEDS_HELP)
     found = _worst([pod for pod in pods if not is_leaving(pod)])
-    return found or Trouble(12, "Starting", "its pods are being made", Outlook.PASSES)
+    made = "its pods are being made" if deployment else "its Deployment is being made"
+    return found or Trouble(12, "Starting", made, Outlook.PASSES)
 
 
 def _worst(pods: Iterable[JsonObject]) -> Trouble | None:
