@@ -227,7 +227,7 @@ def pod_uids(plane: planes.ControlPlane) -> set[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=int, default=500)
-    parser.add_argument("--rate", type=float, default=10.0, help="objects created each second (default: 10)")
+    parser.add_argument("--rate", type=float, default=3.0, help="objects created each second (default: 3)")
     parser.add_argument("--json", type=Path, help="write one figure a line")
     parser.add_argument("--log", type=Path, default=Path("build/bench/control.log"), help="the operator's log")
     args = parser.parse_args()
