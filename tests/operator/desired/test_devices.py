@@ -47,4 +47,5 @@ def test_cpu_and_memory_stay_as_given() -> None:
     ],
 )
 def test_what_the_server_would_refuse(resources: dict[str, Any], errors: list[str]) -> None:
+    """Case 14."""
     assert [error.path for error in devices.extended_errors(resources, "r")] == errors

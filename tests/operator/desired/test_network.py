@@ -13,6 +13,7 @@ def services(changes: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]
 
 
 def test_names_of_pods_exist_before_they_are_ready() -> None:
+    """Case 37: names that came only with readiness would let stages wait for each other."""
     # a stage that waits for another's name must not be what keeps that name from appearing
     headless = [spec for spec in services({"prefill.parallelism.pipeline": 2}).values() if "clusterIP" in spec]
     assert len(headless) == 3

@@ -24,6 +24,7 @@ def engine(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_small_override_leaves_the_rest() -> None:
+    """Case 18."""
     before = rendered.containers(rendered.pod(builders.model()))["engine"]
     merged = laid_on(engine(image="mine:1", env=[{"name": "FOO", "value": "1"}]))
     after = rendered.containers(merged)["engine"]
@@ -34,6 +35,7 @@ def test_a_small_override_leaves_the_rest() -> None:
 
 
 def test_a_further_volume_is_added_beside_ours() -> None:
+    """Case 18."""
     before = [item["name"] for item in rendered.pod(builders.model())["spec"]["volumes"]]
     merged = laid_on({"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}})
     assert [item["name"] for item in merged["spec"]["volumes"]] == [*before, "data"]
@@ -130,6 +132,7 @@ def test_a_clash_is_an_error_with_its_path(template: dict[str, Any], path: str) 
     [("kvferry-sidecar", 1, True), ("kvferry-sidecar", 2, False), ("engine", 1, False)],
 )
 def test_devices_are_not_asked_for_twice(container: str, count: int, accepted: bool) -> None:
+    """Case 15."""
     resources = {"limits": {"cpu": "2", "memory": "100Mi", "rdma/hca": str(count)}}
     kind = "initContainers" if container == "kvferry-sidecar" else "containers"
     template = {"spec": {kind: [{"name": container, "resources": resources}]}}

@@ -23,6 +23,7 @@ def stage_of(model: DisaggregatedModel) -> Stage:
 
 @pytest.mark.parametrize("server", [(1, 29), (1, 34)])
 def test_it_is_native_where_the_server_knows_that(server: tuple[int, int]) -> None:
+    """Case 16."""
     spec = rendered.pod(builders.model(), settings=Settings(server=server))["spec"]
     (container,) = (item for item in spec["initContainers"] if item["name"] == "kvferry-sidecar")
     assert container["restartPolicy"] == "Always" and "startupProbe" in container
@@ -31,6 +32,7 @@ def test_it_is_native_where_the_server_knows_that(server: tuple[int, int]) -> No
 
 
 def test_it_is_an_ordinary_container_on_older_servers() -> None:
+    """Case 16."""
     spec = rendered.pod(builders.model(), settings=Settings(server=(1, 28)))["spec"]
     assert [item["name"] for item in spec["containers"]] == ["engine", "kvferry-sidecar"]
     assert "initContainers" not in spec
@@ -38,12 +40,14 @@ def test_it_is_an_ordinary_container_on_older_servers() -> None:
 
 
 def test_injecting_twice_changes_nothing() -> None:
+    """Case 17."""
     stage = stage_of(builders.model())
     once = sidecar.inject(pod.template(stage, "config"), stage)
     assert sidecar.inject(once, stage) == once
 
 
 def test_what_others_put_into_the_pod_stays() -> None:
+    """Case 17."""
     stage = stage_of(builders.model())
     template = pod.template(stage, "config")
     foreign = {"name": "mesh", "image": "mesh:1"}
