@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kvferry_runtime.codec.base import Codec
+from kvferry_runtime.codec.base import ChunkShape, Codec
 from kvferry_runtime.codec.rows import element_dtype
 from kvferry_runtime.layout import KvDtype
 
@@ -41,16 +41,24 @@ def outlier_rows(count: int, head_dim: int, dtype: KvDtype, seed: int = 0) -> El
     return rows_of(generator.standard_normal((count, head_dim)) * channels, dtype)
 
 
-def encoded(codec: Codec, rows: list[Elements], dtype: KvDtype) -> bytes:
-    count, head_dim = sum(map(len, rows)), rows[0].shape[1]
-    out = np.zeros(codec.max_wire_bytes(count, head_dim, dtype), np.uint8)
-    length = codec.encode(rows, dtype, out)
+def flat_shape(rows: int, head_dim: int, dtype: KvDtype) -> ChunkShape:
+    """For methods to which a row is a row, whatever its layer, part, token and head."""
+    return ChunkShape(layers=1, parts=1, tokens=rows, heads=1, head_dim=head_dim, dtype=dtype)
+
+
+def encoded(codec: Codec, rows: list[Elements], dtype: KvDtype, shape: ChunkShape | None = None) -> bytes:
+    """shape: `flat_shape` of the rows if not given."""
+    shape = shape or flat_shape(sum(map(len, rows)), rows[0].shape[1], dtype)
+    out = np.zeros(codec.max_wire_bytes(shape), np.uint8)
+    length = codec.encode(rows, shape, out)
     return out[:length].tobytes()
 
 
-def decoded(codec: Codec, payload: bytes, count: int, head_dim: int, dtype: KvDtype) -> Elements:
+def decoded(
+    codec: Codec, payload: bytes, count: int, head_dim: int, dtype: KvDtype, shape: ChunkShape | None = None
+) -> Elements:
     rows = np.full((count, head_dim), 0xA5, element_dtype(dtype))
-    codec.decode(np.frombuffer(payload, np.uint8), dtype, [rows])
+    codec.decode(np.frombuffer(payload, np.uint8), shape or flat_shape(count, head_dim, dtype), [rows])
     return rows
 
 

@@ -157,7 +157,7 @@ class HostAgent(KvAgent):
                 )
             if shape.dtype is KvDtype.UINT8:
                 continue  # always goes with the exact codec
-            refusal = self._codec.method.supports(shape.dtype, shape.head_dim)
+            refusal = self._codec.method.supports(shape)
             if refusal is not None:
                 raise CodecRefused(f"transfer.compression.method {self._codec.method.name}: {refusal}")
 

@@ -16,15 +16,12 @@ from kvferry_contract.config import Integrity
 from kvferry_runtime.agent.base import KvMemory
 from kvferry_runtime.agent.gather import chunk_rows
 from kvferry_runtime.codec import registry
-from kvferry_runtime.codec.base import Codec, Payload, Rows
+from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
 from kvferry_runtime.errors import CorruptPayload, LayoutError, NotEncodable
 from kvferry_runtime.layout import KvLayout, LayerShape
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.memory import RingMemory
 from kvferry_runtime.wire.data import HEADER_BYTES, DataHeader
-
-_SCOPE_NONE = 0
-_SCOPE_TOKEN_AND_HEAD = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +46,8 @@ class SlotCodec:
         layers = range(chunk.layer, chunk.layer + chunk.layer_count)
         rows = chunk_rows(memory, shape, layers, chunk.token_start, chunk.token_stop)
         payload = np.frombuffer(ring.slot_payload(slot), np.uint8)
-        codec, wire_bytes = self._encode(rows, shape, chunk, payload)
+        extent = chunk_shape(shape, chunk.layer_count, chunk.token_stop - chunk.token_start)
+        codec, wire_bytes = self._encode(rows, extent, chunk.exact, payload)
         header = DataHeader(
             transfer_id=transfer_id,
             generation=generation,
@@ -63,7 +61,7 @@ class SlotCodec:
             head_stop=shape.heads,
             head_dim=shape.head_dim,
             dtype=shape.dtype,
-            scale_scope=_SCOPE_TOKEN_AND_HEAD if codec.lossy else _SCOPE_NONE,
+            scale_scope=codec.scale_scope,
             raw_bytes=chunk.raw_bytes,
             wire_bytes=wire_bytes,
             digest=self._digest(payload[:wire_bytes]),
@@ -86,25 +84,29 @@ class SlotCodec:
         if self._digest(payload) != header.digest:
             raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
         layers = range(header.layer, header.layer + header.layer_count)
-        codec.decode(payload, header.dtype, chunk_rows(memory, shape, layers, header.token_start, header.token_stop))
+        rows = chunk_rows(memory, shape, layers, header.token_start, header.token_stop)
+        codec.decode(payload, chunk_shape(shape, len(layers), header.token_stop - header.token_start), rows)
 
-    def _encode(self, rows: Rows, shape: LayerShape, chunk: Chunk, payload: Payload) -> tuple[Codec, int]:
+    def _encode(self, rows: Rows, shape: ChunkShape, exact: bool, payload: Payload) -> tuple[Codec, int]:
         """Use the method where it may be used and makes the chunk smaller, else the exact codec."""
-        if not chunk.exact and self.method is not self.exact:
-            count = chunk.raw_bytes // (shape.head_dim * shape.dtype.itemsize)
-            if self.method.max_wire_bytes(count, shape.head_dim, shape.dtype) <= len(payload):
-                try:
-                    wire_bytes = self.method.encode(rows, shape.dtype, payload)
-                except NotEncodable:
-                    wire_bytes = chunk.raw_bytes
-                if wire_bytes < chunk.raw_bytes:
-                    return self.method, wire_bytes
-        return self.exact, self.exact.encode(rows, shape.dtype, payload)
+        if not exact and self.method is not self.exact and self.method.max_wire_bytes(shape) <= len(payload):
+            try:
+                wire_bytes = self.method.encode(rows, shape, payload)
+            except NotEncodable:
+                wire_bytes = shape.raw_bytes
+            if wire_bytes < shape.raw_bytes:
+                return self.method, wire_bytes
+        return self.exact, self.exact.encode(rows, shape, payload)
 
     def _digest(self, payload: Payload) -> int:
         if self.integrity is Integrity.HEADER:
             return 0
         return xxhash.xxh3_64_intdigest(payload.data)
+
+
+def chunk_shape(shape: LayerShape, layers: int, tokens: int) -> ChunkShape:
+    """What a chunk of so many layers of this kind and so many tokens holds."""
+    return ChunkShape(layers, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
 
 
 def slot_header(ring: RingMemory, slot: int) -> DataHeader:

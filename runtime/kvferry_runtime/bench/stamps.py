@@ -8,9 +8,9 @@ import numpy as np
 
 from kvferry_contract.config import Integrity
 from kvferry_runtime.agent.slot_codec import SlotCodec
-from kvferry_runtime.codec.base import Codec, Payload, Rows
+from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
 from kvferry_runtime.errors import CorruptPayload
-from kvferry_runtime.layout import KvDtype
+from kvferry_runtime.layout import LayerShape
 
 _STAMP = np.frombuffer(b"kvferry\0", np.uint8)
 
@@ -22,18 +22,18 @@ class StampCodec(Codec):
     wire_id: ClassVar[int] = 0
     lossy: ClassVar[bool] = False
 
-    def supports(self, dtype: KvDtype, head_dim: int) -> str | None:
+    def supports(self, shape: LayerShape) -> str | None:
         return None
 
-    def max_wire_bytes(self, rows: int, head_dim: int, dtype: KvDtype) -> int:
-        return rows * head_dim * dtype.itemsize
+    def max_wire_bytes(self, shape: ChunkShape) -> int:
+        return shape.raw_bytes
 
-    def encode(self, rows: Rows, dtype: KvDtype, out: Payload) -> int:
-        length = sum(array.nbytes for array in rows)
+    def encode(self, rows: Rows, shape: ChunkShape, out: Payload) -> int:
+        length = shape.raw_bytes
         out[: len(_STAMP)] = out[length - len(_STAMP) : length] = _STAMP
         return length
 
-    def decode(self, payload: Payload, dtype: KvDtype, rows: Rows) -> None:
+    def decode(self, payload: Payload, shape: ChunkShape, rows: Rows) -> None:
         """Raises CorruptPayload: a stamp is missing. Takes the stamps away, for the next chunk in this slot."""
         for place in (payload[: len(_STAMP)], payload[-len(_STAMP) :]):
             if not np.array_equal(place, _STAMP):

@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvferry_runtime.codec.base import Codec, Payload, Rows
-from kvferry_runtime.codec.rows import check_payload, check_writeable, element_dtype, rows_shape
+from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
+from kvferry_runtime.codec.rows import check_payload, check_rows, check_writeable, element_dtype
 from kvferry_runtime.errors import CorruptPayload
-from kvferry_runtime.layout import KvDtype
+from kvferry_runtime.layout import LayerShape
 
 
 class NoneCodec(Codec):
@@ -28,33 +28,28 @@ class NoneCodec(Codec):
     wire_id: ClassVar[int] = 0
     lossy: ClassVar[bool] = False
 
-    def supports(self, dtype: KvDtype, head_dim: int) -> str | None:
+    def supports(self, shape: LayerShape) -> str | None:
         return None
 
-    def max_wire_bytes(self, rows: int, head_dim: int, dtype: KvDtype) -> int:
+    def max_wire_bytes(self, shape: ChunkShape) -> int:
         """Exact."""
-        return rows * head_dim * dtype.itemsize
+        return shape.raw_bytes
 
-    def encode(self, rows: Rows, dtype: KvDtype, out: Payload) -> int:
-        """Raises LayoutError if the arrays are no rows of `dtype` or `out` is too small."""
-        total, head_dim = rows_shape(rows, dtype)
-        length = self.max_wire_bytes(total, head_dim, dtype)
+    def encode(self, rows: Rows, shape: ChunkShape, out: Payload) -> int:
+        check_rows(rows, shape)
+        length = shape.raw_bytes
         check_payload(out, length)
-        elements = out[:length].view(element_dtype(dtype)).reshape(total, head_dim)
+        elements = out[:length].view(element_dtype(shape.dtype)).reshape(shape.rows, shape.head_dim)
         np.concatenate(rows, out=elements, casting="no")
         return length
 
-    def decode(self, payload: Payload, dtype: KvDtype, rows: Rows) -> None:
-        """Raises CorruptPayload if the length does not fit, LayoutError if the arrays are no sinks of `dtype`."""
-        total, head_dim = rows_shape(rows, dtype)
+    def decode(self, payload: Payload, shape: ChunkShape, rows: Rows) -> None:
+        check_rows(rows, shape)
         check_writeable(rows)
         check_payload(payload, 0)
-        length = self.max_wire_bytes(total, head_dim, dtype)
-        if payload.size != length:
-            raise CorruptPayload(
-                f"none: {total} rows of {head_dim} {dtype.value} are {length} bytes, not {payload.size}"
-            )
-        elements = payload.view(element_dtype(dtype)).reshape(total, head_dim)
+        if payload.size != shape.raw_bytes:
+            raise CorruptPayload(f"none: {shape} has {shape.raw_bytes} bytes, not {payload.size}")
+        elements = payload.view(element_dtype(shape.dtype)).reshape(shape.rows, shape.head_dim)
         start = 0
         for array in rows:
             array[:] = elements[start : start + len(array)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvferry_runtime.codec.base import Payload, Rows
+from kvferry_runtime.codec.base import ChunkShape, Payload, Rows
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype
 
@@ -21,32 +21,29 @@ def element_dtype(dtype: KvDtype) -> np.dtype[np.unsignedinteger]:
     return _ELEMENTS[dtype]
 
 
-def rows_shape(rows: Rows, dtype: KvDtype) -> tuple[int, int]:
-    """Check the arrays and return (rows in all, head_dim).
+def check_rows(rows: Rows, shape: ChunkShape) -> None:
+    """Check that the arrays hold exactly the rows of `shape`.
 
     Raises:
-        LayoutError: no array, or one that is not 2-D, C-contiguous and aligned, of the dtype's element type and of
-            the same width as the others. A strided view would otherwise be read as its neighbours.
+        LayoutError: too few or too many rows, or an array that is not 2-D, C-contiguous and aligned, of the dtype's
+            element type and of `head_dim` values a row. A strided view would otherwise be read as its neighbours.
     """
-    if not rows:
-        raise LayoutError("a chunk has no rows: at least one array is needed")
-    element = _ELEMENTS[dtype]
-    head_dim = rows[0].shape[-1] if rows[0].ndim else 0
+    element, head_dim = _ELEMENTS[shape.dtype], shape.head_dim
     total = 0
     for number, array in enumerate(rows):
         flags = array.flags
         if array.dtype != element or array.ndim != 2 or array.shape[1] != head_dim:
             raise LayoutError(
-                f"rows array {number} is {array.dtype} {array.shape}: {dtype.value} rows are {element} [n, {head_dim}]"
+                f"rows array {number} is {array.dtype} {array.shape}: {shape.dtype.value} rows are {element} "
+                f"[n, {head_dim}]"
             )
         if not (flags.c_contiguous and flags.aligned):
             raise LayoutError(
                 f"rows array {number} {array.shape} has strides {array.strides}: rows must be C-contiguous and aligned"
             )
         total += array.shape[0]
-    if total == 0 or head_dim == 0:
-        raise LayoutError(f"a chunk of {total} rows x {head_dim} has no values")
-    return total, head_dim
+    if total != shape.rows or not total or not head_dim:
+        raise LayoutError(f"the arrays hold {total} rows, {shape} has {shape.rows} of {head_dim} values")
 
 
 def check_writeable(rows: Rows) -> None:

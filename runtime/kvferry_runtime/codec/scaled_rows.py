@@ -32,10 +32,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from kvferry_runtime.codec.base import Codec, Payload, Rows
-from kvferry_runtime.codec.rows import check_payload, check_writeable, rows_shape
+from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows, ScaleScope
+from kvferry_runtime.codec.rows import check_payload, check_rows, check_writeable
 from kvferry_runtime.errors import CodecRefused, CorruptPayload, NotEncodable
-from kvferry_runtime.layout import KvDtype
+from kvferry_runtime.layout import KvDtype, LayerShape
 
 Codes = npt.NDArray[np.uint8]
 """[rows, head_dim]"""
@@ -55,41 +55,41 @@ class ScaledRows(Codec):
     """Sizes, checks and the split of the payload; subclasses fill codes and scales."""
 
     lossy: ClassVar[bool] = True
+    scale_scope: ClassVar[ScaleScope] = ScaleScope.TOKEN_AND_HEAD
     largest_code: ClassVar[float]
     """Value of the largest code."""
     smallest_scale: ClassVar[float]
 
-    def supports(self, dtype: KvDtype, head_dim: int) -> str | None:
+    def supports(self, shape: LayerShape) -> str | None:
         """All float dtypes of every width; below 5 elements of 16 bits a row the payload is no smaller than raw."""
-        if dtype not in _LARGEST_FINITE:
-            return f"{self.name} carries bf16, fp16 and fp32, not {dtype.value}: use an exact method for it"
-        return None
+        return self._refusal(shape.dtype)
 
-    def max_wire_bytes(self, rows: int, head_dim: int, dtype: KvDtype) -> int:
+    def max_wire_bytes(self, shape: ChunkShape) -> int:
         """Exact. Not always below the raw size: then the chunk should go with `none`."""
-        return rows * (head_dim + SCALE_BYTES)
+        return shape.rows * (shape.head_dim + SCALE_BYTES)
 
-    def encode(self, rows: Rows, dtype: KvDtype, out: Payload) -> int:
-        """Raises LayoutError if the arrays are no rows of `dtype` or `out` is too small; see also `Codec.encode`."""
-        self._check_supported(dtype)
-        total, head_dim = rows_shape(rows, dtype)
-        length = self.max_wire_bytes(total, head_dim, dtype)
+    def encode(self, rows: Rows, shape: ChunkShape, out: Payload) -> int:
+        self._check_supported(shape.dtype)
+        check_rows(rows, shape)
+        length = self.max_wire_bytes(shape)
         check_payload(out, length)
+        total, head_dim = shape.rows, shape.head_dim
         split = total * head_dim
         scales = np.empty(total, np.float32)
-        refused = self._encode_rows(rows, dtype, out[:split].reshape(total, head_dim), scales)
+        refused = self._encode_rows(rows, shape.dtype, out[:split].reshape(total, head_dim), scales)
         if refused is not None:
             raise NotEncodable(f"{self.name}: row {refused} of {total} holds a NaN or an infinity")
         out[split:length] = scales.astype("<f4", copy=False).view(np.uint8)
         return length
 
-    def decode(self, payload: Payload, dtype: KvDtype, rows: Rows) -> None:
-        """Raises LayoutError if the arrays are no sinks of `dtype`; see also `Codec.decode`."""
+    def decode(self, payload: Payload, shape: ChunkShape, rows: Rows) -> None:
+        dtype = shape.dtype
         self._check_supported(dtype)
-        total, head_dim = rows_shape(rows, dtype)
+        check_rows(rows, shape)
         check_writeable(rows)
         check_payload(payload, 0)
-        length = self.max_wire_bytes(total, head_dim, dtype)
+        total, head_dim = shape.rows, shape.head_dim
+        length = self.max_wire_bytes(shape)
         if payload.size != length:
             raise CorruptPayload(f"{self.name}: {total} rows of {head_dim} have {length} bytes, not {payload.size}")
         split = total * head_dim
@@ -105,9 +105,14 @@ class ScaledRows(Codec):
             raise CorruptPayload(f"{self.name}: a code that stands for no value")
 
     def _check_supported(self, dtype: KvDtype) -> None:
-        reason = self.supports(dtype, 1)
+        reason = self._refusal(dtype)
         if reason is not None:
             raise CodecRefused(reason)
+
+    def _refusal(self, dtype: KvDtype) -> str | None:
+        if dtype in _LARGEST_FINITE:
+            return None
+        return f"{self.name} carries bf16, fp16 and fp32, not {dtype.value}: use an exact method for it"
 
     @abstractmethod
     def _encode_rows(self, rows: Rows, dtype: KvDtype, codes: Codes, scales: Scales) -> int | None:

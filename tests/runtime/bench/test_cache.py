@@ -10,6 +10,7 @@ import pytest
 from kvferry_contract.config import Method
 from kvferry_runtime.bench.cache import LAYOUT, TOLERANCE, BenchCache
 from kvferry_runtime.bench.stamps import stamping
+from kvferry_runtime.codec.base import ChunkShape
 from kvferry_runtime.codec.registry import host_codecs
 from kvferry_runtime.errors import CorruptPayload
 from kvferry_runtime.layout import KvDtype
@@ -58,22 +59,24 @@ def test_a_misplaced_row_exceeds_every_tolerance(cache: BenchCache) -> None:
 def test_what_a_codec_does_is_within_its_tolerance(cache: BenchCache, method: Method) -> None:
     codec = host_codecs()[method.value]
     shape = LAYOUT.shapes[0]
+    extent = ChunkShape(1, 1, TOKENS, shape.heads, shape.head_dim, shape.dtype)
     for layer in LAYOUT.layers:
         for part in range(shape.parts):
             rows = cache.memory().rows(layer, part, 0, TOKENS)
-            out = np.zeros(codec.max_wire_bytes(TOKENS * shape.heads, shape.head_dim, shape.dtype), np.uint8)
-            length = codec.encode(rows, shape.dtype, out)
-            codec.decode(out[:length], shape.dtype, rows)
+            out = np.zeros(codec.max_wire_bytes(extent), np.uint8)
+            length = codec.encode(rows, extent, out)
+            codec.decode(out[:length], extent, rows)
     assert 0 < cache.worst_error(TOKENS) <= TOLERANCE[method.value]
 
 
 def test_a_stamped_slot_that_was_not_moved_is_seen() -> None:
     codec = stamping().method
     rows = [np.zeros((4, 8), np.uint16)]
+    shape = ChunkShape(1, 1, 4, 1, 8, KvDtype.BF16)
     payload = np.zeros(64, np.uint8)
     with pytest.raises(CorruptPayload, match="without its stamps"):
-        codec.decode(payload, KvDtype.BF16, rows)
-    assert codec.encode(rows, KvDtype.BF16, payload) == 64
-    codec.decode(payload, KvDtype.BF16, rows)
+        codec.decode(payload, shape, rows)
+    assert codec.encode(rows, shape, payload) == 64
+    codec.decode(payload, shape, rows)
     with pytest.raises(CorruptPayload):
-        codec.decode(payload, KvDtype.BF16, rows)
+        codec.decode(payload, shape, rows)

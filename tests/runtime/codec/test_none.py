@@ -11,7 +11,7 @@ from kv_rows import decoded, encoded, round_trip, rows_of
 from kvferry_runtime.codec.none import NoneCodec
 from kvferry_runtime.codec.rows import element_dtype
 from kvferry_runtime.errors import CorruptPayload
-from kvferry_runtime.layout import KvDtype
+from kvferry_runtime.layout import KvDtype, LayerShape
 
 CODEC = NoneCodec()
 
@@ -34,7 +34,7 @@ def test_bf16_beyond_fp16_and_signed_zero() -> None:
 def test_packed_caches_of_odd_width() -> None:
     for shape in ((4 * 16, 132), (4 * 16 * 2, 64 + 4)):
         rows = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-        assert CODEC.supports(KvDtype.UINT8, shape[1]) is None
+        assert CODEC.supports(LayerShape(1, 1, shape[1], KvDtype.UINT8)) is None
         assert (round_trip(CODEC, rows, KvDtype.UINT8) == rows).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv_rows import FLOAT_DTYPES, encoded, outlier_rows
+from kv_rows import FLOAT_DTYPES, encoded, flat_shape, outlier_rows
 from kvferry_runtime.codec.base import Codec
 from kvferry_runtime.codec.reference import ReferenceFp8, ReferenceInt8
 from kvferry_runtime.codec.registry import host_codecs
@@ -21,10 +21,11 @@ CODECS = [
     pytest.param(ReferenceFp8(), id="reference-fp8"),
 ]
 ROWS, WIDTH = 24, 33
+SHAPE = flat_shape(ROWS, WIDTH, KvDtype.BF16)
 
 
-def payload_for(codec: Codec, rows: int = ROWS) -> np.ndarray:
-    return np.zeros(codec.max_wire_bytes(rows, WIDTH, KvDtype.BF16), np.uint8)
+def payload_for(codec: Codec) -> np.ndarray:
+    return np.zeros(codec.max_wire_bytes(SHAPE), np.uint8)
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
@@ -40,8 +41,9 @@ def test_how_rows_are_split_over_arrays_changes_nothing(
     assert encoded(codec, blocks, dtype) == payload
 
     expected, pieces = np.zeros_like(whole), [np.zeros_like(block) for block in np.split(whole, sorted(sinks))]
-    codec.decode(np.frombuffer(payload, np.uint8), dtype, [expected])
-    codec.decode(np.frombuffer(payload, np.uint8), dtype, pieces)
+    shape = flat_shape(ROWS, WIDTH, dtype)
+    codec.decode(np.frombuffer(payload, np.uint8), shape, [expected])
+    codec.decode(np.frombuffer(payload, np.uint8), shape, pieces)
     assert np.concatenate(pieces).tobytes() == expected.tobytes()
 
 
@@ -70,6 +72,8 @@ MISSHAPEN = {
     "two widths": [np.zeros((ROWS, WIDTH), np.uint16), np.zeros((ROWS, WIDTH + 1), np.uint16)],
     "unaligned": [np.zeros(ROWS * WIDTH * 2 + 1, np.uint8)[1:].view(np.uint16).reshape(ROWS, WIDTH)],
     "one strided among good ones": [np.zeros((1, WIDTH), np.uint16), BASE[:ROWS, :WIDTH]],
+    "too few": [np.zeros((ROWS - 1, WIDTH), np.uint16)],
+    "too many": [np.zeros((ROWS, WIDTH), np.uint16), np.zeros((1, WIDTH), np.uint16)],
     "no array": [],
     "no rows": [np.zeros((0, WIDTH), np.uint16)],
     "no columns": [np.zeros((ROWS, 0), np.uint16)],
@@ -83,10 +87,10 @@ def test_arrays_that_are_no_rows_are_refused(codec: Codec, what: str) -> None:
     rows = MISSHAPEN[what]
     out = np.full(ROWS * WIDTH * 8, 0xEE, np.uint8)
     with pytest.raises(LayoutError):
-        codec.encode(rows, KvDtype.BF16, out)
+        codec.encode(rows, SHAPE, out)
     assert (out == 0xEE).all()
     with pytest.raises(LayoutError):
-        codec.decode(payload_for(codec), KvDtype.BF16, rows)
+        codec.decode(payload_for(codec), SHAPE, rows)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -95,11 +99,11 @@ def test_buffers_that_do_not_fit_are_refused(codec: Codec) -> None:
     needed = payload_for(codec).size
     for out in (np.zeros(needed - 1, np.uint8), np.zeros(needed * 2, np.uint8)[::2], np.zeros(needed, np.int8)):
         with pytest.raises(LayoutError):
-            codec.encode([rows], KvDtype.BF16, out)
+            codec.encode([rows], SHAPE, out)
     with pytest.raises(LayoutError, match=f"needs {needed} bytes, the buffer has {needed - 1}"):
-        codec.encode([rows], KvDtype.BF16, np.zeros(needed - 1, np.uint8))
+        codec.encode([rows], SHAPE, np.zeros(needed - 1, np.uint8))
     sink = rows.copy()
     sink.flags.writeable = False
     with pytest.raises(LayoutError, match="read-only"):
-        codec.decode(np.frombuffer(encoded(codec, [rows], KvDtype.BF16), np.uint8), KvDtype.BF16, [sink])
+        codec.decode(np.frombuffer(encoded(codec, [rows], KvDtype.BF16), np.uint8), SHAPE, [sink])
     assert (sink == rows).all()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kv_rows import FLOAT_DTYPES, decoded, encoded, is_finite, outlier_rows, round_trip, rows_of, values_of
+from kv_rows import FLOAT_DTYPES, decoded, encoded, flat_shape, is_finite, outlier_rows, round_trip, rows_of, values_of
 from kvferry_runtime.codec.registry import host_codecs
 from kvferry_runtime.errors import CodecRefused, CorruptPayload, NotEncodable
-from kvferry_runtime.layout import KvDtype
+from kvferry_runtime.layout import KvDtype, LayerShape
 
 CODECS = host_codecs()
 LOSSY = ("int8", "fp8")
@@ -56,7 +56,8 @@ def test_size_is_exact_and_nothing_behind_it_is_written(name: str, dtype: KvDtyp
     codec = CODECS[name]
     rows = outlier_rows(10, 64, dtype)
     out = np.full(10 * 68 + 32, 0xEE, np.uint8)
-    assert codec.encode([rows], dtype, out) == codec.max_wire_bytes(10, 64, dtype) == 10 * 68
+    shape = flat_shape(10, 64, dtype)
+    assert codec.encode([rows], shape, out) == codec.max_wire_bytes(shape) == 10 * 68
     assert (out[10 * 68 :] == 0xEE).all()
 
 
@@ -152,10 +153,11 @@ def test_latent_and_mixed_widths(name: str) -> None:
         KvDtype.BF16,
     )
     packed = np.zeros((64, 132), np.uint8)
-    assert "uint8" in str(codec.supports(KvDtype.UINT8, 132))
+    assert "uint8" in str(codec.supports(LayerShape(1, 1, 132, KvDtype.UINT8)))
     with pytest.raises(CodecRefused, match=f"{name} carries bf16, fp16 and fp32, not uint8"):
-        codec.encode([packed], KvDtype.UINT8, np.zeros(packed.size * 2, np.uint8))
-    assert all(codec.supports(dtype, width) is None for dtype in FLOAT_DTYPES for width in (1, 63, 576))
+        codec.encode([packed], flat_shape(64, 132, KvDtype.UINT8), np.zeros(packed.size * 2, np.uint8))
+    for dtype in FLOAT_DTYPES:
+        assert all(codec.supports(LayerShape(2, 8, width, dtype)) is None for width in (1, 63, 576))
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
