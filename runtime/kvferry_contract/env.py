@@ -21,6 +21,12 @@ POD_IP = "KVFERRY_POD_IP"
 POD_NAME = "KVFERRY_POD_NAME"
 """Name of the pod, for logs and the group id (engine, sidecar, router)."""
 
+GROUP_INDEX = "KVFERRY_GROUP_INDEX"
+"""Which of its role's groups the pod belongs to, from 0; only with pipeline stages (others' values refer to it)."""
+
+STAGE_HOSTS = "KVFERRY_STAGE_HOSTS"
+"""Host names of the pods of this group by stage, with commas between them; only with pipeline stages (engine)."""
+
 ENDPOINTS = "KVFERRY_ENDPOINTS"
 """Where the router finds its groups: `file:///path` or `kubernetes://namespace/model` (router)."""
 

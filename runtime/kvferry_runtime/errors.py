@@ -3,6 +3,7 @@
 KvferryError
 ├── SettingsError           configuration, environment or arguments are wrong; the message says what to change
 ├── ModelUnavailable        a model that should be there could not be fetched or read
+├── StageUnreachable        a pod of this pipeline group did not appear in time
 ├── LayoutError             KV shapes that cannot be moved, or that do not fit what was announced
 ├── CodecError
 │   ├── CodecRefused        this method cannot carry this layout (named before any byte moves)
@@ -71,6 +72,10 @@ class SettingsError(KvferryError):
 
 class ModelUnavailable(KvferryError):
     """A model could not be fetched or read; the settings may be right."""
+
+
+class StageUnreachable(KvferryError):
+    """A pod of this pipeline group has no address, or does not answer."""
 
 
 class LayoutError(KvferryError):

@@ -25,6 +25,8 @@ LABEL_REVISION = f"{GROUP}/revision"
 """What the pod was made from; on pods of prefill and decode."""
 LABEL_STAGE = f"{GROUP}/stage"
 """Pipeline stage, from 0; on pods of prefill and decode."""
+LABEL_POD_INDEX = "apps.kubernetes.io/pod-index"
+"""Ordinal of a StatefulSet's pod; set by Kubernetes."""
 
 APP_NAME = "app.kubernetes.io/name"
 APP_INSTANCE = "app.kubernetes.io/instance"

@@ -63,6 +63,17 @@ def contract_env(stage: Stage) -> list[Manifest]:
     ]
 
 
+def _group(stage: Stage) -> list[Manifest]:
+    """Where the other stages of the pod's group are: pods of every stage with the same ordinal."""
+    count = stage.spec.parallelism.pipeline
+    if count == 1:
+        return []
+    services = [names.stage(stage.model.name, stage.role.value, stage.revision, index) for index in range(count)]
+    hosts = ",".join(f"{service}-$({env.GROUP_INDEX}).{service}" for service in services)
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{names.LABEL_POD_INDEX}']"}}
+    return [{"name": env.GROUP_INDEX, "valueFrom": index}, {"name": env.STAGE_HOSTS, "value": hosts}]
+
+
 def contract_mounts() -> list[Manifest]:
     return [
         {"name": VOLUME_CONFIG, "mountPath": paths.CONFIG_DIR, "readOnly": True},
@@ -83,6 +94,7 @@ def _engine_container(stage: Stage) -> Manifest:
             {"name": env.MODEL_DIR, "value": paths.MODEL_DIR},
             # the root file system is read-only, and caches of libraries live below the home folder
             {"name": "HOME", "value": paths.TMP_DIR},
+            *_group(stage),
             *_token(stage),
             *engine.variables(stage),
         ],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kvferry_operator.api import names
 from kvferry_operator.local.errors import Unsupported
 
 Manifest = Mapping[str, Any]
@@ -96,7 +97,7 @@ def _pod(workload: Manifest, ordinal: int) -> Pod:
         namespace=workload["metadata"].get("namespace", "default"),
         workload=workload["metadata"]["name"],
         ordinal=ordinal,
-        labels=dict(metadata.get("labels", {})),
+        labels={**metadata.get("labels", {}), names.LABEL_POD_INDEX: str(ordinal)},
         annotations=dict(metadata.get("annotations", {})),
         spec={**spec, "volumes": [*spec.get("volumes", ()), *claims]},
         containers=_start_order(spec),

@@ -58,6 +58,19 @@ def test_the_reference_engine_is_told_everything_by_its_configuration() -> None:
     }
 
 
+def test_a_stage_is_told_the_names_of_its_group() -> None:
+    """Case 37: by pod names below headless Services that publish addresses that are not ready."""
+    model = builders.model({"prefill.parallelism.pipeline": 2})
+    found = rendered.env(rendered.containers(rendered.pod(model, "prefill"))["engine"])
+    first, second = (rendered.stateful_set(model, "prefill", stage)["spec"]["serviceName"] for stage in (0, 1))
+    index = "$(KVFERRY_GROUP_INDEX)"
+    assert found["KVFERRY_STAGE_HOSTS"] == f"{first}-{index}.{first},{second}-{index}.{second}"
+    assert found["KVFERRY_GROUP_INDEX"] == {
+        "fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}
+    }
+    assert "KVFERRY_STAGE_HOSTS" not in rendered.env(rendered.containers(rendered.pod(model, "decode"))["engine"])
+
+
 def test_the_token_of_a_gated_model_comes_from_its_secret() -> None:
     engine = rendered.containers(rendered.pod(builders.model({"model.tokenSecretRef": {"name": "hf"}})))["engine"]
     assert rendered.env(engine)["HF_TOKEN"] == {"secretKeyRef": {"name": "hf", "key": "token"}}

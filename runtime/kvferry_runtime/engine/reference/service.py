@@ -15,6 +15,7 @@ from aiohttp import web
 
 from kvferry_contract.config import Method, Role
 from kvferry_runtime.agent.base import KvAgent
+from kvferry_runtime.engine import stage_hosts
 from kvferry_runtime.engine.reference import capacity, runner
 from kvferry_runtime.engine.reference import model as models
 from kvferry_runtime.engine.reference.core import EngineCore, Message
@@ -91,7 +92,7 @@ async def serve(settings: EngineSettings) -> int:
     """Run until SIGTERM or SIGINT, then finish what is open; 0 after a clean end, 1 if the engine broke.
 
     Raises:
-        SettingsError, ModelUnavailable: it could not start; nothing is left running.
+        SettingsError, ModelUnavailable, StageUnreachable: it could not start; nothing is left running.
     """
     stop = asyncio.Event()
     here = asyncio.get_running_loop()
@@ -110,6 +111,8 @@ async def serve(settings: EngineSettings) -> int:
     try:
         # listening first: health answers while the model is fetched and loaded, and a taken port is told at once
         await _listen(site, settings.host, settings.port)
+        if settings.stage_hosts:
+            await _find_stages(settings.stage_hosts, settings.stage_wait_seconds)
         folder = await asyncio.to_thread(resolve, settings.model)
         engine = await asyncio.to_thread(build_engine, folder, settings, agent, ended)
         _on_signals(stop.set)
@@ -119,6 +122,14 @@ async def serve(settings: EngineSettings) -> int:
             await asyncio.to_thread(engine.close, CLOSE_SECONDS)
     finally:
         await site.cleanup()
+
+
+async def _find_stages(hosts: tuple[str, ...], wait_seconds: float) -> None:
+    await stage_hosts.addresses(hosts, stage_hosts.system_lookup, wait_seconds)
+    raise SettingsError(
+        f"the reference engine serves whole models, this pod is one of {len(hosts)} stages: "
+        "set parallelism.pipeline to 1"
+    )
 
 
 def _on_signals(do: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kvferry_contract import env, paths, ports
 from kvferry_contract.config import ConfigError, FailurePolicy, ModelConfig, Role, RuntimeConfig, TransferConfig
+from kvferry_runtime.engine import stage_hosts
 from kvferry_runtime.errors import SettingsError
 
 DTYPES = ("auto", "bf16", "fp16", "fp32")
@@ -29,6 +30,8 @@ class EngineSettings:
     """What an engine needs to know.
 
     kv_blocks: size of the KV cache in blocks of 16 tokens, None to derive it from the free memory.
+    stage_hosts: of the pods of this group, by stage; empty where the model is not split. stage_wait_seconds: for all of
+        them to have an address.
     transfer, ring_directory: None where the engine works without a sidecar.
     """
 
@@ -43,6 +46,8 @@ class EngineSettings:
     kv_blocks: int | None
     failure_policy: FailurePolicy
     drain_seconds: float
+    stage_hosts: tuple[str, ...]
+    stage_wait_seconds: float
     transfer: TransferConfig | None
     ring_directory: Path | None
 
@@ -67,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--kv-blocks", type=int, help="KV cache in blocks of 16 tokens; derived from free memory if not given"
+    )
+    parser.add_argument(
+        "--stage-wait-seconds",
+        type=float,
+        default=stage_hosts.WAIT_SECONDS,
+        help="how long the other pipeline stages of a group may take to get an address",
     )
 
 
@@ -103,6 +114,8 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         kv_blocks=args.kv_blocks,
         failure_policy=config.transfer.failure_policy if config else FailurePolicy.RECOMPUTE,
         drain_seconds=config.drain_seconds if config else DEFAULT_DRAIN_SECONDS,
+        stage_wait_seconds=args.stage_wait_seconds,
+        stage_hosts=stage_hosts.read(environ, config.group.stages if config else 1),
         transfer=config.transfer if config and with_agent else None,
         ring_directory=Path(ring) if ring and with_agent else None,
     )
