@@ -7,10 +7,10 @@ MODEL  := build/models/SmolLM2-135M-Instruct
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format cluster cluster-down kind images e2e bench bench-control clean
+.PHONY: help demo test test-fast lint format cluster cluster-down kind images e2e bench bench-peers bench-figures bench-control clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvferry needs Python 3.11 or newer, found " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
@@ -67,10 +67,19 @@ images:  ## build the container images with docker, podman or buildah (ENGINE=bu
 e2e: $(VENV)/.installed $(MODEL)/config.json  ## images, helm install, a model served and removed on a real node (needs root)
 	PYTHONPATH=images $(BIN)/python tests/_support/e2e_command.py --json build/e2e.jsonl $(ARGS)
 
-bench: $(VENV)/.installed  ## measure transfers and the router against limits of the same run, into build/bench/
+# In turn, never at the same time: each measures what the machine can do. Links need root and are skipped without.
+BENCHES ?= transfer codecs link overlap crossover router
+
+bench: $(VENV)/.installed  ## measure transfers, codecs, limited links and the router against limits of the same run, into build/bench/
 	mkdir -p build/bench
-	$(BIN)/kvferry-runtime bench transfer --json build/bench/transfer.jsonl $(ARGS)
-	$(BIN)/kvferry-runtime bench router --json build/bench/router.jsonl
+	for name in $(BENCHES); do $(BIN)/kvferry-runtime bench $$name --json build/bench/$$name.jsonl || exit 1; done
+
+bench-peers: $(VENV)/.installed  ## measure NIXL and Mooncake in turn with us (installs them in a cache, 5 GB)
+	mkdir -p build/bench
+	$(BIN)/kvferry-runtime bench peers --json build/bench/peers.jsonl $(ARGS)
+
+bench-figures: $(VENV)/.installed  ## draw build/bench/ into docs/plots/
+	$(BIN)/kvferry-runtime bench plots build/bench --output docs/plots
 
 bench-control: $(VENV)/.installed $(VENV)/.programs  ## measure the operator with 500 objects on a control plane, into build/bench/
 	mkdir -p build/bench

@@ -11,6 +11,9 @@ import external_cluster
 import kubelet_stand_in
 from cluster_handle import Cluster
 
+os.environ["TRITON_INTERPRET"] = "1"
+"""Kernels for GPUs run on host tensors in tests; Triton looks at this when it is imported."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what is rendered over the golden files")

@@ -13,23 +13,23 @@ from typing import TypeVar
 from kvferry_operator import app, served_schema
 from kvferry_operator.desired.settings import Settings
 from kvferry_operator.errors import ClusterError, Refused
-from kvferry_operator.execute import Executor
 from kvferry_operator.health import Health
 from kvferry_operator.kube import lease
 from kvferry_operator.kube.client import Cluster
 from kvferry_operator.kube.lease_record import Terms
-from kvferry_operator.listener import Listener
 from kvferry_operator.metrics import Metrics
-from kvferry_operator.observe import Observer
 from kvferry_operator.options import Options
-from kvferry_operator.publish import Publisher
 from kvferry_operator.queue import Queue
-from kvferry_operator.reconcile import Reconciler
-from kvferry_operator.reports import Reports
-from kvferry_operator.resync import Resync
-from kvferry_operator.steps import Trace
-from kvferry_operator.store import Store
-from kvferry_operator.writes import Writes
+from kvferry_operator.reconcile.execute import Executor
+from kvferry_operator.reconcile.one_pass import Reconciler
+from kvferry_operator.reconcile.publish import Publisher
+from kvferry_operator.reconcile.steps import Trace
+from kvferry_operator.reconcile.writes import Writes
+from kvferry_operator.view.listener import Listener
+from kvferry_operator.view.observe import Observer
+from kvferry_operator.view.reports import Reports
+from kvferry_operator.view.resync import Resync
+from kvferry_operator.view.store import Store
 
 LEASE = "kvferry-operator"
 AGAIN_SECONDS = 2.0

@@ -16,8 +16,8 @@ from kvferry_operator.api import names
 from kvferry_operator.kube import kinds
 from kvferry_operator.kube.client import Cluster
 from kvferry_operator.kube.kinds import Kind
-from kvferry_operator.listener import Heard
 from kvferry_operator.metrics import WATCHED
+from kvferry_operator.view.listener import Heard
 
 Hear = Callable[[Kind, Heard, Mapping[str, Any]], None]
 """Must not block, wait or raise."""

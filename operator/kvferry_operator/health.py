@@ -12,7 +12,7 @@ from aiohttp import web
 from kvferry_operator.errors import InputError
 from kvferry_operator.metrics import CONTENT_TYPE, Metrics
 from kvferry_operator.queue import Queue
-from kvferry_operator.resync import Resync
+from kvferry_operator.view.resync import Resync
 
 STUCK_SECONDS = 30.0
 """The queue's loop turns every few seconds, whatever its passes do."""

@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from kvferry_contract import logs
-from kvferry_operator.steps import PassStep
-
-logger = logging.getLogger(__name__)
 
 _fields: ContextVar[Mapping[str, str] | None] = ContextVar("fields", default=None)
 
@@ -40,10 +37,3 @@ def fields(**values: str) -> Iterator[None]:
 def note(**values: str) -> None:
     """The same until the surrounding `fields` ends."""
     _fields.set({**context(), **values})
-
-
-def log_step(step: PassStep, what: str) -> None:
-    """The `Trace` of a running operator."""
-    note(step=step.value)
-    if what:
-        logger.debug("writes %s", what)

@@ -16,7 +16,7 @@ from kvferry_operator.health import Health, listening
 from kvferry_operator.kube.client import connect
 from kvferry_operator.metrics import Metrics
 from kvferry_operator.options import Options
-from kvferry_operator.steps import Trace
+from kvferry_operator.reconcile.steps import Trace, log_step
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def serve(chosen: Options, trace: Trace = logs.log_step) -> None:
+async def serve(chosen: Options, trace: Trace = log_step) -> None:
     """Act on the cluster until a signal says to stop.
 
     Raises:

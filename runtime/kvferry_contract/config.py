@@ -10,7 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 VERSION = 1
 
@@ -37,6 +37,14 @@ class Method(StrEnum):
     SPARSE50 = "sparse50"
     SPARSE75 = "sparse75"
     AUTO = "auto"
+
+
+class Scale(StrEnum):
+    """Which values of a chunk share one of fp8's scales, at each layer, and for K and V each."""
+
+    TOKEN_AND_HEAD = "TokenAndHead"  # noqa: S105
+    HEAD = "Head"
+    TENSOR = "Tensor"
 
 
 class TransportKind(StrEnum):
@@ -93,11 +101,16 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransferConfig:
-    """`spec.transfer` of the object, all values in base units (bytes, seconds, tokens)."""
+    """`spec.transfer` of the object, all values in base units (bytes, seconds, tokens).
+
+    auto_methods: among which `method: auto` may choose; of no meaning with another method.
+    scale: of no meaning with another method than fp8.
+    """
 
     transport: TransportKind
     on_fallback: OnFallback
     method: Method
+    auto_methods: tuple[Method, ...]
     keep_exact_first: int
     keep_exact_last: int
     max_relative_error: float
@@ -108,6 +121,14 @@ class TransferConfig:
     integrity: Integrity
     failure_policy: FailurePolicy
     timeout_seconds: float
+    scale: Scale = Scale.TOKEN_AND_HEAD
+
+    @property
+    def codec(self) -> str:
+        """Name of the codec for `method` and `scale`, as the runtime registers it: `fp8-head`, for example."""
+        if self.method is not Method.FP8 or self.scale is Scale.TOKEN_AND_HEAD:
+            return self.method.value
+        return f"{self.method.value}-{self.scale.value.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +175,10 @@ def _read(kind: type[Any], raw: object, path: str) -> Any:
         if unknown or missing:
             raise ConfigError(f"{path}: unknown keys {unknown}, missing keys {missing}")
         return kind(**{key: _read(hint, raw[key], f"{path}.{key}") for key, hint in hints.items()})
+    if get_origin(kind) is tuple:
+        if not isinstance(raw, list):
+            raise ConfigError(f"{path}: expected a list, found {raw!r}")
+        return tuple(_read(get_args(kind)[0], item, f"{path}[{index}]") for index, item in enumerate(raw))
     if issubclass(kind, StrEnum):
         try:
             return kind(str(raw))

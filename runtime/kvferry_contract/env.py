@@ -35,3 +35,6 @@ LOG_FORMAT = "KVFERRY_LOG_FORMAT"
 
 LOG_LEVEL = "KVFERRY_LOG_LEVEL"
 """debug | info | warning | error (all)."""
+
+TRACE = "KVFERRY_TRACE"
+"""File into which a timeline of the transfers is written at the end (engine, sidecar)."""

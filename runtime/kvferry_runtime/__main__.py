@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from kvferry_contract import env, logs
 from kvferry_runtime.errors import KvferryError, SettingsError
 
-COMMANDS = ("sidecar", "engine", "router", "probe", "bench", "model")
-"""Each is described in `kvferry_runtime.<name>.command` (probe: of the sidecar, model: of the engine)."""
+COMMANDS = ("sidecar", "engine", "router", "probe", "bench", "quality", "model", "timeline")
+"""Each is described in `kvferry_runtime.<name>.command` (probe: of the sidecar, model: of the engine, timeline: of
+the trace)."""
 
-_MODULES = {"probe": "kvferry_runtime.sidecar.probe_command", "model": "kvferry_runtime.engine.model_command"}
+_MODULES = {
+    "probe": "kvferry_runtime.sidecar.probe_command",
+    "model": "kvferry_runtime.engine.model_command",
+    "timeline": "kvferry_runtime.trace.command",
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

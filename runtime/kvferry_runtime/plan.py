@@ -3,7 +3,8 @@
 The sender alone plans; the receiver takes what each header says and checks coverage against the SEAL.
 
 Layer-wise, the chunks of one layer are planned when its tokens are final. In request mode all chunks are planned
-after the pass, and several layers of equal shape share a chunk. In both, the chunks of one call cover the asked
+after the pass, and several layers of equal shape share a chunk. Which of the two it is, `auto` decides. In both, the
+chunks of one call cover the asked
 tokens of each layer exactly once, none exceeds `chunk_bytes`, and what is split is split evenly: a tiny last chunk
 would cost a message and a credit of its own for almost nothing.
 """
@@ -12,15 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import count, groupby, pairwise
 
-from kvferry_contract.config import OverlapMode
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
-
-LAYERWISE_MIN_TOKENS = 512
-"""From this prompt length on, `auto` sends layer by layer. Below it the forward pass is too short to hide anything
-behind: published layer-wise transfers gain 48 % of TTFT from 1k tokens on, but lose 18 % at 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +25,7 @@ class Chunk:
 
     layer, layer_count: global number of the first layer, and how many follow each other (1 when layer-wise).
     token_start, token_stop: half-open range of positions in the prompt.
-    exact: must go with an exact method (first and last tokens under a lossy method).
+    exact: must go with an exact method (it holds first or last tokens, under a lossy method).
     raw_bytes: size in the canonical order of `kvferry_runtime.layout`.
     """
 
@@ -40,13 +36,6 @@ class Chunk:
     token_stop: int
     exact: bool
     raw_bytes: int
-
-
-def is_layerwise(mode: OverlapMode, tokens: int) -> bool:
-    """Whether a prompt of `tokens` tokens goes layer by layer, during the forward pass."""
-    if mode is OverlapMode.AUTO:
-        return tokens >= LAYERWISE_MIN_TOKENS
-    return mode is OverlapMode.LAYERWISE
 
 
 def layer_chunks(
@@ -60,12 +49,15 @@ def layer_chunks(
     keep_exact_first: int,
     keep_exact_last: int,
     first_sequence: int,
+    *,
+    apart: bool = True,
 ) -> list[Chunk]:
     """Chunks of one layer (global number) for tokens that just became final, in order of position.
 
     total_tokens: of the whole prompt; the exact tokens of a lossy method are counted from its two ends.
     chunk_bytes: upper bound of a chunk's raw bytes.
     first_sequence: sequence number of the first chunk returned; the others follow without gaps.
+    apart: exact tokens share no chunk with others. Otherwise a chunk that holds one of them is exact as a whole.
 
     Raises:
         LayoutError: the layer is not held here, the range is not within the prompt, or one token of the layer
@@ -75,11 +67,11 @@ def layer_chunks(
         raise LayoutError(f"tokens {token_start} to {token_stop} do not lie within a prompt of {total_tokens} tokens")
     shape = layout.shape(layer)
     sequences = count(first_sequence)
-    ranges = _exactness_ranges(shape, token_start, token_stop, total_tokens, lossy, keep_exact_first, keep_exact_last)
+    keep = _Keep(total_tokens, lossy, keep_exact_first, keep_exact_last, apart)
     return [
         chunk
-        for start, stop, exact in ranges
-        for chunk in _run_chunks(shape, range(layer, layer + 1), start, stop, exact, chunk_bytes, sequences)
+        for start, stop in keep.parts(shape, token_start, token_stop)
+        for chunk in _run_chunks(shape, range(layer, layer + 1), start, stop, keep, chunk_bytes, sequences)
     ]
 
 
@@ -90,52 +82,62 @@ def request_chunks(
     lossy: bool,
     keep_exact_first: int,
     keep_exact_last: int,
+    *,
+    apart: bool = True,
+    token_start: int = 0,
+    token_stop: int | None = None,
+    first_sequence: int = 0,
 ) -> list[Chunk]:
-    """Chunks of every layer held here for a whole prompt, in order of layers; sequence numbers from 0.
+    """Chunks of every layer held here for a range of a prompt (all of it if nothing is said), in order of layers.
 
     A chunk holds several layers only if they follow each other and have the same shape, and then all of them for the
-    same tokens. Exact and lossy tokens never share a chunk.
+    same tokens. apart, first_sequence: as in `layer_chunks`.
 
     Raises:
         LayoutError: one token of a layer exceeds `chunk_bytes`.
     """
-    sequences = count()
+    sequences = count(first_sequence)
+    stop = total_tokens if token_stop is None else token_stop
+    keep = _Keep(total_tokens, lossy, keep_exact_first, keep_exact_last, apart)
     chunks: list[Chunk] = []
     for shape, run in groupby(layout.layers, key=layout.shape):
         layers = list(run)
         held = range(layers[0], layers[-1] + 1)
-        for start, stop, exact in _exactness_ranges(
-            shape, 0, total_tokens, total_tokens, lossy, keep_exact_first, keep_exact_last
-        ):
-            chunks += _run_chunks(shape, held, start, stop, exact, chunk_bytes, sequences)
+        for first, last in keep.parts(shape, token_start, stop):
+            chunks += _run_chunks(shape, held, first, last, keep, chunk_bytes, sequences)
     return chunks
 
 
-def _exactness_ranges(
-    shape: LayerShape,
-    token_start: int,
-    token_stop: int,
-    total_tokens: int,
-    lossy: bool,
-    keep_exact_first: int,
-    keep_exact_last: int,
-) -> Iterator[tuple[int, int, bool]]:
-    """Non-empty parts (start, stop, exact) of the range, in order, by what its method may do to them."""
-    if not lossy:
-        cuts = [(token_start, token_stop, False)]
-    elif shape.dtype is KvDtype.UINT8:
-        cuts = [(token_start, token_stop, True)]
-    else:
-        head = min(keep_exact_first, total_tokens)
-        tail = max(head, total_tokens - keep_exact_last)
-        if head == tail:
-            cuts = [(0, total_tokens, True)]
-        else:
-            cuts = [(0, head, True), (head, tail, False), (tail, total_tokens, True)]
-    for start, stop, exact in cuts:
-        start, stop = max(start, token_start), min(stop, token_stop)
-        if start < stop:
-            yield start, stop, exact
+@dataclass(frozen=True, slots=True)
+class _Keep:
+    """Tokens of a prompt that a lossy method must leave exact, counted from both ends.
+
+    apart: they get chunks of their own.
+    """
+
+    tokens: int
+    lossy: bool
+    first: int
+    last: int
+    apart: bool
+
+    @property
+    def free(self) -> range:
+        """The tokens that need not be exact."""
+        return range(min(self.first, self.tokens), self.tokens - self.last)
+
+    def touches(self, shape: LayerShape, start: int, stop: int) -> bool:
+        """Whether one of these tokens must stay exact."""
+        if not self.lossy:
+            return False
+        return shape.dtype is KvDtype.UINT8 or start < self.free.start or stop > self.free.stop
+
+    def parts(self, shape: LayerShape, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The range, cut where exact tokens end and begin if they go apart."""
+        cuts = {start, stop}
+        if self.lossy and self.apart and shape.dtype is not KvDtype.UINT8 and self.free:
+            cuts |= {cut for cut in (self.free.start, self.free.stop) if start < cut < stop}
+        return pairwise(sorted(cuts))
 
 
 def _run_chunks(
@@ -143,7 +145,7 @@ def _run_chunks(
     layers: range,
     token_start: int,
     token_stop: int,
-    exact: bool,
+    keep: _Keep,
     chunk_bytes: int,
     sequences: Iterator[int],
 ) -> Iterator[Chunk]:
@@ -163,7 +165,7 @@ def _run_chunks(
                 layer_count=last - first,
                 token_start=start,
                 token_stop=stop,
-                exact=exact,
+                exact=keep.touches(shape, start, stop),
                 raw_bytes=(last - first) * (stop - start) * shape.bytes_per_token,
             )
 

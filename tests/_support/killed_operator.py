@@ -12,8 +12,8 @@ import signal
 import sys
 
 from kvferry_operator import logs, options
+from kvferry_operator.reconcile.steps import PassStep, Trace
 from kvferry_operator.serve import serve
-from kvferry_operator.steps import PassStep, Trace
 
 
 def dying(moment: str) -> Trace:

@@ -23,6 +23,7 @@ def transfer_config(**changes: Any) -> TransferConfig:
         "transport": TransportKind.TCP,
         "on_fallback": OnFallback.WARN,
         "method": Method.NONE,
+        "auto_methods": (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8),
         "keep_exact_first": 16,
         "keep_exact_last": 64,
         "max_relative_error": 0.05,

@@ -12,7 +12,7 @@ import router_reports
 from kvferry_contract.pairs import Report
 from kvferry_operator.api.parse import parse
 from kvferry_operator.errors import SpecInvalid
-from kvferry_operator.observed import Nodes, Observed, Results, RouterReport
+from kvferry_operator.observation.observed import Nodes, Observed, Results, RouterReport
 from kvferry_operator.status.compute import compute
 from simulated_cluster import SimulatedCluster
 

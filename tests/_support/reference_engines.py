@@ -36,6 +36,8 @@ SETTINGS = EngineSettings(
     drain_seconds=5.0,
     transfer=None,
     ring_directory=None,
+    stage_hosts=(),
+    stage_wait_seconds=1.0,
 )
 
 

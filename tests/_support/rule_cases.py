@@ -123,6 +123,17 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
         ({"decode.scaling": {"min": 2, "max": 2}}, {"decode.scaling": {"min": 3, "max": 2}}, "spec.decode.scaling.min"),
         ({"ratio": {"min": "0.5", "max": "10"}}, {"ratio": {"min": "10", "max": "9.5"}}, "spec.ratio.min"),
     ],
+    "sparse50 and sparse75 need an engine that can leave tokens out of its cache: use engine.type reference": [
+        (
+            {"engine.type": good, "transfer.compression": {"method": method, "acknowledgeLossy": True}},
+            {"engine": engine, "transfer.compression": {"method": "sparse50", "acknowledgeLossy": True}},
+            "spec.transfer.compression.method",
+        )
+        for good, method, engine in (
+            ("reference", "sparse50", {"type": "vllm"}),
+            ("vllm", "fp4", {"type": "custom", "image": "registry/engine:1"}),
+        )
+    ],
     "fp4, sparse50 and sparse75 can change answers; say that you know it with acknowledgeLossy: true": [
         (
             {"transfer.compression": {"method": method, "acknowledgeLossy": True}},
@@ -130,6 +141,15 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
             "spec.transfer.compression.method",
         )
         for method in ("fp4", "sparse50", "sparse75")
+    ],
+    "Head and Tensor are scales of method fp8 only": [
+        (
+            {"transfer.compression": {"method": "fp8", "scale": scale}},
+            {"transfer.compression": {"method": method, "scale": scale}},
+            "spec.transfer.compression.scale",
+        )
+        for scale in ("Head", "Tensor")
+        for method in ("none", "int8", "auto")
     ],
     "tls must name a transport over RDMA when transport is rdma": [
         (

@@ -15,6 +15,7 @@ from typing import Any
 
 import xxhash
 
+from kvferry_runtime.codec.registry import METHODS
 from kvferry_runtime.errors import RingUnavailable
 from kvferry_runtime.layout import KvDtype
 from kvferry_runtime.ring.memory import RingMemory
@@ -26,8 +27,10 @@ from kvferry_runtime.ring.messages import (
     Attached,
     Beat,
     Cancel,
+    Check,
     ChunksReady,
     Consumed,
+    Cut,
     Fetch,
     Fill,
     Filled,
@@ -95,6 +98,7 @@ class ScriptedAgent:
         self.holding = False
         self.told: list[FromSidecar] = []
         self.loaded: dict[str, dict[int, bytearray]] = {}
+        self.check: Callable[[DataHeader], Check | None] = lambda header: None
         self.spoil: Callable[[DataHeader], bool] = lambda header: False
         self._attach = Attach(
             **{
@@ -146,11 +150,20 @@ class ScriptedAgent:
     # ---- prefill ----
 
     def offer(
-        self, transfer_id: str, prompt: Prompt, *, layerwise: bool = True, seconds: float = SECONDS, codec: str = "none"
+        self,
+        transfer_id: str,
+        prompt: Prompt,
+        *,
+        layerwise: bool | None = True,
+        seconds: float = SECONDS,
+        codec: str = "none",
+        chunks: list[Chunk] | None = None,
+        **known: Any,
     ) -> None:
+        """chunks: in place of those that go layer by layer. known: what the engine measured, as in `Offer`."""
         assert self._ring is not None
         self._prompts[transfer_id] = prompt
-        self._chunks[transfer_id] = prompt.chunks(self._ring.chunk_bytes)
+        self._chunks[transfer_id] = chunks or prompt.chunks(self._ring.chunk_bytes)
         self._expect(transfer_id)
         self.say(
             Offer(
@@ -160,14 +173,15 @@ class ScriptedAgent:
                 codec=codec,
                 layerwise=layerwise,
                 deadline_ms=int(seconds * 1000),
+                **known,
             )
         )
 
-    def announce(self, transfer_id: str, first: int = 0, stop: int | None = None) -> None:
+    def announce(self, transfer_id: str, first: int = 0, stop: int | None = None, cut: Cut | None = None) -> None:
         chunks = self._chunks[transfer_id][first:stop]
         for start in range(0, len(chunks), MAX_BATCH):
             batch = [ReadyChunk(chunk.sequence, chunk.raw_bytes) for chunk in chunks[start : start + MAX_BATCH]]
-            self.say(ChunksReady(transfer_id=transfer_id, chunks=batch))
+            self.say(ChunksReady(transfer_id=transfer_id, chunks=batch, cut=cut))
 
     def seal(self, transfer_id: str, first_token: int = 7, **changes: Any) -> None:
         prompt, chunks = self._prompts[transfer_id], self._chunks[transfer_id]
@@ -192,12 +206,17 @@ class ScriptedAgent:
 
     # ---- decode ----
 
-    def fetch(self, transfer_id: str, peers: list[str], tokens: int, seconds: float = SECONDS) -> None:
+    def fetch(self, transfer_id: str, peers: list[str], tokens: int, seconds: float = SECONDS, resume: int = 0) -> None:
         self.loaded[transfer_id] = {layer: bytearray(tokens * TOKEN_BYTES) for layer in self.layers}
         self._expect(transfer_id)
         self.say(
             Fetch(
-                transfer_id=transfer_id, peers=peers, token_start=0, token_stop=tokens, deadline_ms=int(seconds * 1000)
+                transfer_id=transfer_id,
+                peers=peers,
+                token_start=0,
+                token_stop=tokens,
+                deadline_ms=int(seconds * 1000),
+                resume_tokens=resume,
             )
         )
 
@@ -230,13 +249,14 @@ class ScriptedAgent:
     def _read(self) -> None:
         while self._socket is not None:
             try:
-                message = self._socket.receive()
+                messages = self._socket.receive()
             except RingUnavailable:
                 self.close()
                 return
-            if message is None:
+            if not messages:
                 return
-            self._take(message)
+            for message in messages:
+                self._take(message)
 
     def _take(self, message: FromSidecar) -> None:
         self.told.append(message)
@@ -272,7 +292,7 @@ class ScriptedAgent:
             layer=chunk.layer,
             layer_count=1,
             parts=2,
-            codec=0,
+            codec=METHODS[message.codec] if message.codec else 0,
             token_start=chunk.start,
             token_stop=chunk.stop,
             head_stop=1,
@@ -293,6 +313,7 @@ class ScriptedAgent:
                 raw_bytes=len(data),
                 wire_bytes=len(data),
                 digest=header.digest,
+                check=self.check(header),
             )
         )
 

@@ -52,6 +52,7 @@ class ScriptedSidecar:
         self._listener.bind(str(path))
         self._listener.listen(4)
         self._socket: socket.socket | None = None
+        self._unread: list[FromAgent] = []
 
     def __enter__(self) -> ScriptedSidecar:
         return self
@@ -63,6 +64,7 @@ class ScriptedSidecar:
         """Wait for an agent and read its `Attach`, without an answer."""
         if self._socket is not None:
             self._socket.close()
+        self._unread.clear()
         self._socket, _ = self._listener.accept()
         self._socket.settimeout(TIMEOUT_S)
         return self.expect(Attach)
@@ -85,10 +87,12 @@ class ScriptedSidecar:
         """The next message that is no `Beat`; those are answered."""
         assert self._socket is not None
         while True:
-            packet = self._socket.recv(MAX_PACKET_BYTES + 1)
-            if not packet:
-                raise AgentGone
-            message = packets.decode_from_agent(packet)
+            if not self._unread:
+                packet = self._socket.recv(MAX_PACKET_BYTES + 1)
+                if not packet:
+                    raise AgentGone
+                self._unread = packets.decode_from_agent(packet)
+            message = self._unread.pop(0)
             if not isinstance(message, Beat):
                 return message
             self.send(Alive())

@@ -9,9 +9,9 @@ from typing import Any
 
 from kvferry_contract.config import Role
 from kvferry_operator.api.parse import parse
-from kvferry_operator.fleet import Cohort, Fleet
-from kvferry_operator.observed import Observed
-from kvferry_operator.rollout import Step, next_step
+from kvferry_operator.observation.fleet import Cohort, Fleet
+from kvferry_operator.observation.observed import Observed
+from kvferry_operator.plan.rollout import Step, next_step
 from rendered import SETTINGS
 
 UID = "11111111-2222-3333-4444-555555555555"

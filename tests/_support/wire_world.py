@@ -84,7 +84,7 @@ class Prefill:
     def __init__(self, world: World, name: str, layers: range, tokens: int, step: int, retries: int) -> None:
         self.world = world
         self.name = name
-        self.machine = OutgoingTransfer(Offered(ID, tokens, 0, "none", True, DEADLINE, retries))
+        self.machine = OutgoingTransfer(Offered(ID, tokens, 0, True, DEADLINE, retries))
         self.places = [
             (layer, start, min(start + step, tokens)) for layer in layers for start in range(0, tokens, step)
         ]
@@ -169,7 +169,7 @@ class Prefill:
         if isinstance(message, Reserve):
             before = self.session
             self.session = session
-            self.run(machine.reserve(self.name, message, session.credits, True))
+            self.run(machine.reserve(self.name, message, session.credits, True, "none"))
             if not machine.active:
                 self.session = before
             return

@@ -1,9 +1,11 @@
 """How fast the operator makes children, and that it is silent when nothing changes. No container is ever started.
 
     python tests/cluster/bench_control.py --objects 500 --json build/bench/control.jsonl
+    python tests/cluster/bench_control.py --objects 500 --burst kubectl
 
 Times are read from the API server's audit log: from the answer to an object's creation to the answer that made the
-last of its children. Renewals of the operator's Lease, one each two seconds, are not counted as writes.
+last of its children; of a burst from the answer to its last creation.
+Renewals of the operator's Lease, one each two seconds, are not counted as requests.
 """
 
 from __future__ import annotations
@@ -11,31 +13,29 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-import psutil
-
 import control_plane as planes
 import crd_schema
-import helm_chart
+import installed_operator
 import kubelet_stand_in
 from audit_log import Request
+from installed_operator import Operator
+from kvferry_operator.kube.client import connect
 
 NAMESPACE = "models"
+MODELS = f"/apis/kvferry.io/v1alpha1/namespaces/{NAMESPACE}/disaggregatedmodels"
 WARM_UP = 50
 """Memory is read at this many objects too, for its growth."""
-QUIET_SECONDS = 10.0
-SETTLE_SECONDS = 600.0
 STEADY_SECONDS = 60.0
+CLIENTS = 32
 NODES = {f"node-{number}": {"rdma/hca": "100"} for number in range(1, 11)}
 
 
@@ -46,7 +46,7 @@ def manifest(number: int) -> dict[str, Any]:
         "kind": "DisaggregatedModel",
         "metadata": {"name": f"model-{number:04}", "namespace": NAMESPACE},
         "spec": {
-            "model": {"uri": "pvc://models/m"},
+            "model": {"uri": "hf://models/m"},  # no volume, without which no pod would be scheduled
             "engine": {"type": "reference"},
             "prefill": {"replicas": 1},
             "decode": {"replicas": 1},
@@ -71,80 +71,45 @@ class Figure:
         )
 
 
-class Operator:
-    """The operator as a process, under its own service account."""
-
-    def __init__(self, plane: planes.ControlPlane, account: tuple[str, str], log: Path) -> None:
-        self._plane = plane
-        self._account = account
-        self._log = log
-        self.user = "system:serviceaccount:{}:{}".format(*account)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        kubeconfig = self._plane.service_account_kubeconfig(*self._account)
-        with self._log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [
-                    Path(sys.executable).with_name("kvferry-operator"),
-                    f"--lease-namespace={self._account[0]}",
-                    "--http-port=0",
-                    "--log-level=warning",
-                ],
-                env=os.environ | {"KUBECONFIG": str(kubeconfig)},
-                stdout=output,
-                stderr=output,
-            )
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait(30)
-            self._process = None
-
-    @property
-    def memory(self) -> int:
-        """Resident bytes."""
-        assert self._process is not None
-        return int(psutil.Process(self._process.pid).memory_info().rss)
-
-    def requests(self, since: int) -> list[Request]:
-        """What it asked of the API server, without the renewals of its Lease."""
-        return [item for item in self._plane.audit(since, self.user) if item.resource != "leases"]
-
-    def writes(self, since: int) -> list[Request]:
-        return [item for item in self.requests(since) if item.writes]
-
-    async def quiet(self, what: str) -> None:
-        """Until it has written nothing for `QUIET_SECONDS`."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while time.monotonic() < deadline:
-            mark = self._plane.audit_position()
-            await asyncio.sleep(QUIET_SECONDS)
-            if not self.writes(mark):
-                return
-        raise AssertionError(f"{what}: the operator still writes after {SETTLE_SECONDS:.0f} s, see {self._log}")
-
-
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 async def apply(plane: planes.ControlPlane, numbers: Iterable[int], rate: float) -> None:
     """Create objects, `rate` a second."""
-    path = f"/apis/kvferry.io/v1alpha1/namespaces/{NAMESPACE}/disaggregatedmodels"
     start = time.monotonic()
     for turn, number in enumerate(numbers):
         await asyncio.sleep(max(0.0, start + turn / rate - time.monotonic()))
-        await asyncio.to_thread(plane.api.create, path, manifest(number))
+        await asyncio.to_thread(plane.api.create, MODELS, manifest(number))
 
 
-def delays(requests: list[Request], operator: str, models: set[str]) -> list[float]:
-    """Seconds from each model's creation to that of its last child by the operator."""
+async def apply_file(plane: planes.ControlPlane, numbers: Iterable[int]) -> None:
+    """Create objects as a person does who has a file of them: one after another, as fast as they are taken."""
+    documents = "\n---\n".join(json.dumps(manifest(number)) for number in numbers)
+    await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=documents)
+
+
+async def apply_at_once(plane: planes.ControlPlane, numbers: Iterable[int]) -> None:
+    """Create objects as many do who know nothing of each other, `CLIENTS` at a time."""
+    clients = asyncio.Semaphore(CLIENTS)
+    async with connect(plane.kubeconfig) as cluster:
+
+        async def one(number: int) -> None:
+            async with clients:
+                await cluster.create(manifest(number))
+
+        await asyncio.gather(*map(one, numbers))
+
+
+BURSTS = {"kubectl": apply_file, "clients": apply_at_once}
+
+
+def births(requests: list[Request], operator: str, models: set[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """When each model was created, and when the last of its children was, by the operator."""
     created: dict[str, float] = {}
     last: dict[str, float] = {}
     for request in requests:
-        if request.resource == "disaggregatedmodels" and request.verb == "create":
+        if request.resource == "disaggregatedmodels" and request.user != operator and request.code == 201:
             created[request.name] = request.answered
         elif request.user == operator and request.code == 201 and request.resource != "events":
             model = "-".join(request.name.split("-")[:2])
@@ -152,24 +117,48 @@ def delays(requests: list[Request], operator: str, models: set[str]) -> list[flo
                 last[model] = max(last.get(model, 0.0), request.answered)
     missing = models - last.keys()
     assert not missing, f"no children of {sorted(missing)[:5]}"
-    return sorted(last[model] - created[model] for model in models)
+    return created, last
 
 
-async def measure(plane: planes.ControlPlane, objects: int, rate: float, log: Path) -> list[Figure]:
+Measurement = Callable[[planes.ControlPlane, Operator], Awaitable[list[Figure]]]
+
+
+async def measure(plane: planes.ControlPlane, log: Path, measurement: Measurement) -> list[Figure]:
     account = ("kvferry-system", "kvferry-operator")
-    install(plane, account[0])
+    installed_operator.install(plane, account[0])
     plane.kubectl("create", "namespace", NAMESPACE)
     operator = Operator(plane, account, log)
     try:
         async with kubelet_stand_in.playing(plane.api.access, NODES):
-            return await _measure(plane, operator, objects, rate)
+            operator.start()
+            await operator.quiet("start")
+            return await measurement(plane, operator)
     finally:
         operator.stop()
 
 
-async def _measure(plane: planes.ControlPlane, operator: Operator, objects: int, rate: float) -> list[Figure]:
-    operator.start()
-    await operator.quiet("start")
+async def burst(plane: planes.ControlPlane, operator: Operator, objects: int, way: str) -> list[Figure]:
+    """All objects at one blow."""
+    say(f"{objects} objects at once, by {way}")
+    mark = plane.audit_position()
+    await BURSTS[way](plane, range(objects))
+    await told(plane)
+    await operator.quiet(f"{objects} objects")
+    models = {manifest(number)["metadata"]["name"] for number in range(objects)}
+    created, last = births(plane.audit(mark), operator.user, models)
+    first_apply, last_apply = min(created.values()), max(created.values())
+    cuts = quantiles([max(0.0, moment - last_apply) for moment in last.values()], n=100)
+    return [
+        Figure("control.burst_applied_in_s", last_apply - first_apply, "s", objects),
+        Figure("control.burst_children_after_p50_s", cuts[49], "s", objects),
+        Figure("control.burst_children_after_p99_s", cuts[98], "s", objects),
+        Figure("control.burst_models_per_s", objects / (max(last.values()) - first_apply), "1/s", objects),
+        Figure("control.burst_requests_a_model", len(operator.requests(mark)) / objects, "requests", objects),
+    ]
+
+
+async def steady_rate(plane: planes.ControlPlane, operator: Operator, objects: int, rate: float) -> list[Figure]:
+    """Objects one by one, then a time without any, then a restart."""
     empty = operator.memory
     say(f"{WARM_UP} objects, then {objects - WARM_UP} more, {rate:g} a second")
     await apply(plane, range(WARM_UP), rate)
@@ -179,8 +168,9 @@ async def _measure(plane: planes.ControlPlane, operator: Operator, objects: int,
     await apply(plane, range(WARM_UP, objects), rate)
     await operator.quiet(f"{objects} objects")
     models = {manifest(number)["metadata"]["name"] for number in range(WARM_UP, objects)}
-    waited = delays(plane.audit(mark), operator.user, models)
-    cuts = quantiles(waited, n=100)
+    created, last = births(plane.audit(mark), operator.user, models)
+    cuts = quantiles((last[model] - created[model] for model in models), n=100)
+    asked = len(operator.requests(mark)) / len(models)
 
     say(f"steady for {STEADY_SECONDS:.0f} s")
     pods = pod_uids(plane)
@@ -198,8 +188,9 @@ async def _measure(plane: planes.ControlPlane, operator: Operator, objects: int,
     for write in (steady + restart)[:5]:
         say(f"a write: {write}")
     return [
-        Figure("control.apply_to_children_p50_s", cuts[49], "s", len(waited)),
-        Figure("control.apply_to_children_p99_s", cuts[98], "s", len(waited)),
+        Figure("control.apply_to_children_p50_s", cuts[49], "s", len(models)),
+        Figure("control.apply_to_children_p99_s", cuts[98], "s", len(models)),
+        Figure("control.requests_a_model", asked, "requests", len(models)),
         Figure("control.steady_writes", len(steady), "requests", 1),
         Figure("control.restart_writes", len(restart), "requests", 1),
         Figure("control.restart_pods_replaced", len(pods - pod_uids(plane)), "pods", len(pods)),
@@ -210,14 +201,12 @@ async def _measure(plane: planes.ControlPlane, operator: Operator, objects: int,
     ]
 
 
-def install(plane: planes.ControlPlane, namespace: str) -> None:
-    """Service account and permissions as the chart gives them."""
-    plane.kubectl("create", "namespace", namespace)
-    chart = helm_chart.Chart(helm_chart.helm())
-    wanted = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
-    for item in chart.objects():
-        if item["kind"] in wanted:
-            plane.kubectl("apply", "-f", "-", stdin=json.dumps(item))
+async def told(plane: planes.ControlPlane) -> None:
+    """Until each object has a status: children come before any is told of, with a pause between."""
+    deadline = time.monotonic() + installed_operator.SETTLE_SECONDS
+    while not all("status" in each for each in plane.api.get(MODELS)["items"]):
+        assert time.monotonic() < deadline, "an object still has no status"
+        await asyncio.sleep(1.0)
 
 
 def pod_uids(plane: planes.ControlPlane) -> set[str]:
@@ -227,14 +216,19 @@ def pod_uids(plane: planes.ControlPlane) -> set[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--objects", type=int, default=500)
-    parser.add_argument("--rate", type=float, default=3.0, help="objects created each second (default: 3)")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--rate", type=float, default=3.0, help="objects created each second (default: 3)")
+    ways.add_argument("--burst", choices=BURSTS, help="all at one blow: a file by kubectl, or many clients; only that")
     parser.add_argument("--json", type=Path, help="write one figure a line")
     parser.add_argument("--log", type=Path, default=Path("build/bench/control.log"), help="the operator's log")
     args = parser.parse_args()
     args.log.parent.mkdir(parents=True, exist_ok=True)
     args.log.unlink(missing_ok=True)
+    measurement: Measurement = partial(steady_rate, objects=args.objects, rate=args.rate)
+    if args.burst:
+        measurement = partial(burst, objects=args.objects, way=args.burst)
     with planes.start(manifests=[crd_schema.crd()]) as plane:
-        figures = asyncio.run(measure(plane, args.objects, args.rate, args.log))
+        figures = asyncio.run(measure(plane, args.log, measurement))
     for figure in figures:
         print(f"{figure.name:36} {figure.value:14.4g} {figure.unit}  (n={figure.n})")
     if args.json:

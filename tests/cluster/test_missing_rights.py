@@ -32,11 +32,11 @@ def test_a_rule_that_is_taken_away_is_named_until_it_is_back(control_plane: plan
         models.wait_condition("Ready", "True")
         running = models.uids("Pod")
 
-        role.without("networkpolicies", "patch")
+        role.without("networkpolicies", "create")
         models.create(UNVERIFIED, "second")
         stalled = models.wait_condition("Stalled", "True", "Forbidden", "second")
         assert stalled["message"].startswith("NetworkPolicy/second-groups: ")
-        assert 'resources: ["networkpolicies"], verbs: ["patch"]' in stalled["message"]
+        assert 'resources: ["networkpolicies"], verbs: ["create"]' in stalled["message"]
         assert "add it to its role" in stalled["message"]
         told_once(models, "Forbidden", "second")
         assert models.uids("Deployment", "second") and len(models.uids("StatefulSet", "second")) == 2
@@ -144,4 +144,4 @@ def test_an_api_that_is_switched_off_stops_only_what_needs_it() -> None:
                 made = [kind.kind for kind in foreign_objects.KINDS if kind.kind != "PodDisruptionBudget"]
                 assert all(models.uids(kind, name) for kind in made)
             said = [line for line in operator.lines if "poddisruptionbudgets of policy/v1" in str(line.get("msg"))]
-            assert len([line for line in said if line["logger"] == "kvferry_operator.resync"]) == 1
+            assert len([line for line in said if line["logger"] == "kvferry_operator.view.resync"]) == 1

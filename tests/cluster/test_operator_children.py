@@ -21,6 +21,8 @@ RESYNC_SECONDS = 2
 SERVICE = kinds.CHILDREN[5]
 CONFIG_MAP = kinds.CHILDREN[3]
 STEADY_SECONDS = 2.5 * RESYNC_SECONDS
+READS = ("list", "watch")
+"""Of all models at once."""
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +61,13 @@ def test_each_child_is_made_once_and_the_key_too(models: ModelNamespace, operato
     for child in children.values():
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
-    applied = [(each.resource, each.name) for each in models.writes(mark) if each.verb == "patch" and each.name]
-    assert len([each for each in applied if each[0] != "disaggregatedmodels"]) == len(children) - 1
+    others = ("", "disaggregatedmodels", "events", "leases", "pods")
+    asked = [each for each in models.requests(mark) if each.resource not in others and each.verb not in READS]
+    assert {(each.verb, each.code) for each in asked} == {("create", 201)}, "one request for each child, and no other"
+    assert len(asked) == len(children)
+    models.wait_condition("Ready", "False", name=name)
+    told = [each.resource for each in models.writes(mark)]
+    assert told.index("disaggregatedmodels") > max(turn for turn, each in enumerate(told) if each not in others)
     model = models.model(name)
     assert "finalizers" not in model["metadata"] and "annotations" not in model["metadata"]
 

@@ -99,12 +99,16 @@ async def test_a_silent_watch_is_made_up_for_by_lists_and_then_found_out(
 async def test_conflicts_and_throttling_are_waited_out(
     models: ModelNamespace, proxy: FaultyProxy, operator: OperatorProcess
 ) -> None:
-    conflict = proxy.refuse(409, method="PATCH", path="/statefulsets/", times=2)
-    throttled = proxy.refuse(429, method="PATCH", path="/services/", times=3, retry_after=1)
-    reset = proxy.reset(method="PATCH", path=DEPLOYMENTS, times=1)
+    conflict = proxy.refuse(409, method="POST", path="/statefulsets", times=2)
+    throttled = proxy.refuse(429, method="POST", path=r"/services\?", times=3, retry_after=1)
+    reset = proxy.reset(method="POST", path=DEPLOYMENTS, times=1)
     models.create(name="second")
     await until(lambda: len(models.children("second")) == 13, "all children of the second model")
     assert (conflict.hits, throttled.hits, reset.hits) == (2, 3, 1)
+    overtaken = proxy.refuse(409, method="PATCH", path=f"{DEPLOYMENTS}/second", times=4)
+    models.edit({"router": {"replicas": 2}}, "second")
+    await until(lambda: models.objects("Deployment", "second")[0]["spec"]["replicas"] == 2, "the change of the second")
+    assert overtaken.hits == 4, "more often than one pass looks"
     for result in ("conflict", "throttled", "unreachable"):
         counted = await asyncio.to_thread(operator.metric, "kvferry_operator_apply_total", result=result)
         assert counted >= 1, result

@@ -124,6 +124,7 @@ def live_a_whole_life(installation: Installation) -> set[Rule]:
         models.wait_condition("FabricReady", "Unknown", reason)
         handed_on = set(_handed_on(installation))
         _leave_from_an_earlier_release(models)
+        _take_labels_off(models)
 
         old = models.uids("StatefulSet")
         models.edit({"engine": {"args": ["--new"]}})
@@ -179,6 +180,19 @@ def _leave_from_an_earlier_release(models: ModelNamespace) -> None:
     for kind in (kind for kind in kinds.CHILDREN if kind.kind in always):
         models.plane.api.create(models.path(kind), foreign(kind.kind, "left", ours))
         eventually(lambda: "left" not in models.uids(kind.kind), f"the {kind.kind} is pruned")  # noqa: B023
+
+
+def _take_labels_off(models: ModelNamespace) -> None:
+    """What somebody changed of a child is set right, whatever its kind."""
+    for kind in kinds.CHILDREN:
+        for name in models.uids(kind.kind):
+            models.plane.api.merge(models.path(kind, name), {"metadata": {"labels": {names.APP_PART_OF: None}}})
+    for kind in kinds.CHILDREN:
+        eventually(lambda: all(map(_is_labelled, models.objects(kind.kind))), f"labels of each {kind.kind}")  # noqa: B023
+
+
+def _is_labelled(manifest: Manifest) -> bool:
+    return names.APP_PART_OF in manifest["metadata"]["labels"]
 
 
 def _used(requests: Iterable[Request], rules: set[Rule]) -> Iterator[Rule]:

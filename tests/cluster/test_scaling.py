@@ -16,9 +16,9 @@ from kvferry_operator.api.parse import parse
 from kvferry_operator.errors import Conflict
 from kvferry_operator.kube import kinds
 from kvferry_operator.kube.client import Cluster, connect
-from kvferry_operator.observed import Observed
-from kvferry_operator.rollout import Step, next_step
-from kvferry_operator.scaling import SCALE_MANAGER
+from kvferry_operator.observation.observed import Observed
+from kvferry_operator.plan.rollout import Step, next_step
+from kvferry_operator.plan.scaling import SCALE_MANAGER
 from rendered import SETTINGS
 
 WORKLOADS = "/apis/apps/v1/namespaces/{}/statefulsets"

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvferry_contract.config import OverlapMode
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
-from kvferry_runtime.plan import LAYERWISE_MIN_TOKENS, Chunk, is_layerwise, layer_chunks, request_chunks
+from kvferry_runtime.plan import Chunk, layer_chunks, request_chunks
 
 MIB = 1 << 20
 SMALL = LayerShape(parts=2, heads=3, head_dim=64, dtype=KvDtype.BF16)  # 768 bytes a token
@@ -33,6 +32,7 @@ class Case:
     lossy: bool
     first: int
     last: int
+    apart: bool
 
     def exact(self, layer: int, token: int) -> bool:
         if not self.lossy:
@@ -54,6 +54,7 @@ cases = st.builds(
     lossy=st.booleans(),
     first=st.integers(0, 80),
     last=st.integers(0, 80),
+    apart=st.booleans(),
 )
 
 
@@ -65,7 +66,9 @@ def assert_sound(case: Case, chunks: list[Chunk], covered: range) -> None:
         assert layers
         assert tokens
         assert len({case.layout.shape(layer) for layer in layers}) == 1
-        assert {case.exact(layer, token) for layer in layers for token in tokens} == {chunk.exact}
+        exact = {case.exact(layer, token) for layer in layers for token in tokens}
+        assert any(exact) is chunk.exact
+        assert len(exact) == 1 or not case.apart
         assert chunk.raw_bytes == sum(case.layout.shape(layer).bytes_per_token for layer in layers) * len(tokens)
         assert chunk.raw_bytes <= case.chunk_bytes
         seen.update((layer, token) for layer in layers for token in tokens)
@@ -74,8 +77,19 @@ def assert_sound(case: Case, chunks: list[Chunk], covered: range) -> None:
 
 @given(cases)
 def test_request_plans_are_sound(case: Case) -> None:
-    chunks = request_chunks(case.layout, case.tokens, case.chunk_bytes, case.lossy, case.first, case.last)
-    assert_sound(case, chunks, range(case.tokens))
+    limits = (case.layout, case.tokens, case.chunk_bytes, case.lossy, case.first, case.last)
+    assert_sound(case, request_chunks(*limits, apart=case.apart), range(case.tokens))
+
+
+@given(case=cases, cuts=st.lists(st.integers(0, 300), max_size=4))
+def test_request_plans_are_sound_in_bands_of_tokens(case: Case, cuts: list[int]) -> None:
+    limits = (case.layout, case.tokens, case.chunk_bytes, case.lossy, case.first, case.last)
+    chunks: list[Chunk] = []
+    for start, stop in pairwise([0, *sorted({min(cut, case.tokens) for cut in cuts} - {0, case.tokens}), case.tokens]):
+        chunks += request_chunks(
+            *limits, apart=case.apart, token_start=start, token_stop=stop, first_sequence=len(chunks)
+        )
+        assert_sound(case, chunks, range(stop))
     assert [chunk.sequence for chunk in chunks] == list(range(len(chunks)))
 
 
@@ -88,7 +102,7 @@ def test_layer_plans_are_sound_however_the_prompt_was_computed(case: Case, cuts:
         for layer in case.layout.layers:
             chunks += layer_chunks(
                 case.layout, layer, start, stop, case.tokens, case.chunk_bytes, case.lossy, case.first, case.last,
-                first_sequence=len(chunks),
+                first_sequence=len(chunks), apart=case.apart,
             )  # fmt: skip
     assert_sound(case, chunks, range(case.tokens))
     assert all(chunk.layer_count == 1 for chunk in chunks)
@@ -153,16 +167,3 @@ def test_a_token_larger_than_a_chunk_is_refused_with_the_way_out() -> None:
 def test_tokens_outside_of_the_prompt_are_refused(start: int, stop: int) -> None:
     with pytest.raises(LayoutError, match=f"tokens {start} to {stop} do not lie within a prompt of 10 tokens"):
         layer_chunks(uniform(1), 0, start, stop, 10, MIB, False, 0, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("mode", "tokens", "expected"),
-    [
-        (OverlapMode.AUTO, LAYERWISE_MIN_TOKENS - 1, False),
-        (OverlapMode.AUTO, LAYERWISE_MIN_TOKENS, True),
-        (OverlapMode.LAYERWISE, 1, True),
-        (OverlapMode.REQUEST, 100_000, False),
-    ],
-)
-def test_when_layers_go_one_by_one(mode: OverlapMode, tokens: int, expected: bool) -> None:
-    assert is_layerwise(mode, tokens) is expected

@@ -1,6 +1,6 @@
 {{/*
-What the operator may do, in every namespace that it serves: exactly the calls that it makes. Server-side apply of an
-object that is not there needs `create` besides `patch`. There is no right to read a Secret.
+What the operator may do, in every namespace that it serves: exactly the calls that it makes. What is missing is
+created; what is to be changed is looked at (`get`) and applied (`patch`). There is no right to read a Secret.
 */}}
 {{- define "kvferry.rules" -}}
 - apiGroups: [kvferry.io]

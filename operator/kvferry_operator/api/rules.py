@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from kvferry_contract import env, paths, ports
-from kvferry_contract.config import Method, TransportKind
+from kvferry_contract import engines, env, paths, ports
+from kvferry_contract.config import Method, Scale, TransportKind
 from kvferry_operator.api import quantity
 from kvferry_operator.api.types import (
     CacheType,
@@ -93,6 +93,11 @@ def _engine(spec: Spec) -> Iterator[tuple[str, str]]:
     staged = spec.decode.parallelism.pipeline > 1 or (spec.prefill and spec.prefill.parallelism.pipeline > 1)
     if engine.type is EngineType.VLLM and staged:
         yield "spec.engine.type", "vllm runs one pipeline stage only; use parallelism.tensor, or engine.type reference"
+    if spec.transfer.compression.method not in engines.METHODS[engine.type]:
+        yield (
+            "spec.transfer.compression.method",
+            "sparse50 and sparse75 need an engine that can leave tokens out of its cache: use engine.type reference",
+        )
 
 
 def _role(role: RoleSpec, path: str) -> Iterator[tuple[str, str]]:
@@ -111,6 +116,8 @@ def _transfer(transfer: Transfer) -> Iterator[tuple[str, str]]:
             "spec.transfer.compression.method",
             "fp4, sparse50 and sparse75 can change answers; say that you know it with acknowledgeLossy: true",
         )
+    if compression.scale is not Scale.TOKEN_AND_HEAD and compression.method is not Method.FP8:
+        yield "spec.transfer.compression.scale", "Head and Tensor are scales of method fp8 only"
     if transfer.transport is TransportKind.RDMA and _NO_RDMA.fullmatch(transfer.ucx.tls):
         yield "spec.transfer.ucx.tls", "tls must name a transport over RDMA when transport is rdma"
     if transfer.buffer_bytes < MIN_CHUNKS * overlap.chunk_bytes:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from kvferry_contract import ports
-from kvferry_contract.config import FailurePolicy, Integrity, Method, OnFallback, OverlapMode, TransportKind
+from kvferry_contract.config import FailurePolicy, Integrity, Method, OnFallback, OverlapMode, Scale, TransportKind
 from kvferry_operator.api.constraints import (
     DNS_SUBDOMAIN,
     ENV_NAME,
@@ -263,6 +263,7 @@ class KeepExact:
 @dataclass(frozen=True, slots=True)
 class Compression:
     method: Method = Method.NONE
+    scale: Scale = Scale.TOKEN_AND_HEAD
     acknowledge_lossy: bool = False
     keep_exact: KeepExact = KeepExact()
     max_relative_error: Annotated[float, Decimal(0, 1)] = 0.05

@@ -8,17 +8,19 @@ import json
 import sys
 from pathlib import Path
 
+from kvferry_contract.config import Method
 from kvferry_operator.errors import InputError
 from kvferry_operator.local.host import check_linux
 
-_METHODS = ("none", "fp8", "int8")
+_METHODS = tuple(method.value for method in Method)
 _EXAMPLES = """\
 examples:
   kvferry demo
   kvferry demo --compression none --decode 2
+  kvferry demo --compression lossless,int8,fp4,sparse50,auto
   kvferry demo --json demo.jsonl
 
-exit code: 0 when every KV cache was transferred and, with none, not a token differs; else 1
+exit code: 0 when every KV cache was transferred and, with none and lossless, not a token differs; else 1
 """
 
 
@@ -38,6 +40,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object a line here")
     parser.add_argument("--model-dir", type=Path, metavar="DIR", help="folder of models (made if missing)")
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the containers' logs here")
+    parser.add_argument(
+        "--trace", type=Path, metavar="DIR", help="write timelines here; draw them with `kvferry-runtime timeline`"
+    )
     parser.set_defaults(func=run)
 
 
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from kvferry_operator.demo.run import Demo, Plan
     from kvferry_operator.local.signals import until_signal
 
-    demo = Demo(Plan(methods, args.prefill, args.decode, args.model_dir, args.log_dir), _progress)
+    demo = Demo(Plan(methods, args.prefill, args.decode, args.model_dir, args.log_dir, args.trace), _progress)
     rows = asyncio.run(until_signal(demo.run(), demo.kill, _progress))
     if rows is None:
         return 130

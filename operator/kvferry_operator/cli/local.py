@@ -64,6 +64,9 @@ def _add_up(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="stands for the volume at /models (default: a checkout's build/models, else ~/.cache/kvferry/models)",
     )
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="keep logs here; else they go with the instance")
+    parser.add_argument(
+        "--trace", type=Path, metavar="DIR", help="write timelines of the transfers here when the pods end"
+    )
     parser.set_defaults(func=run_up)
 
 
@@ -79,7 +82,7 @@ def run_up(args: argparse.Namespace) -> int:
     raw = documents.read_objects(args.filename)
     if len(raw) > 1:
         raise InputError(f"{args.filename}: holds {len(raw)} models, local mode runs one at a time: split the file")
-    changes = Changes(name=args.name, model=args.set_model, models=args.model_dir, logs=args.log_dir)
+    changes = Changes(name=args.name, model=args.set_model, models=args.model_dir, logs=args.log_dir, traces=args.trace)
     asyncio.run(up(request(raw[0], changes), sys.stdout))
     return 0
 

@@ -33,13 +33,15 @@ _WARM_UP = "A first request pays for what is loaded and compiled only once, so t
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """methods: of compression, one deployment each. models: folder of models; None for the default."""
+    """methods: of compression, one deployment each. models: folder of models; None for the default. traces: where
+    timelines go."""
 
     methods: tuple[str, ...]
     prefill: int
     decode: int
     models: Path | None
     logs: Path | None
+    traces: Path | None = None
 
 
 def example() -> Path:
@@ -77,7 +79,7 @@ class Demo:
         models = (self._plan.models or default_models()).absolute()
         await model.prepare(models)
         raw = yaml.safe_load(example().read_text(encoding="utf-8"))
-        common = Changes(models=models, logs=self._plan.logs, decode=1)
+        common = Changes(models=models, logs=self._plan.logs, decode=1, traces=self._plan.traces)
         aggregated = request(raw, replace(common, name="demo-aggregated", aggregated=True))
         common = replace(common, prefill=self._plan.prefill, decode=self._plan.decode)
         apart = [request(raw, replace(common, name=f"demo-{method}", method=method)) for method in self._plan.methods]

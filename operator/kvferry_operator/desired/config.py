@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from kvferry_contract import paths
-from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, RuntimeConfig, TransferConfig
+from kvferry_contract.config import VERSION, GroupConfig, Method, ModelConfig, RuntimeConfig, TransferConfig
 from kvferry_operator.api import defaults, names
+from kvferry_operator.api.rules import LOSSY
+from kvferry_operator.api.types import Compression
 from kvferry_operator.desired.stage import Manifest, Stage, metadata
 
 
@@ -32,6 +34,7 @@ def runtime_config(stage: Stage) -> RuntimeConfig:
             transport=transfer.transport,
             on_fallback=transfer.on_fallback,
             method=transfer.compression.method,
+            auto_methods=auto_methods(transfer.compression),
             keep_exact_first=transfer.compression.keep_exact.first,
             keep_exact_last=transfer.compression.keep_exact.last,
             max_relative_error=transfer.compression.max_relative_error,
@@ -42,9 +45,19 @@ def runtime_config(stage: Stage) -> RuntimeConfig:
             integrity=transfer.integrity,
             failure_policy=transfer.failure_policy,
             timeout_seconds=float(transfer.timeout_seconds),
+            scale=transfer.compression.scale,
         ),
         drain_seconds=float(stage.spec.drain.timeout_seconds),
     )
+
+
+def auto_methods(compression: Compression) -> tuple[Method, ...]:
+    """Among which `method: auto` may choose: methods that can change answers only where the object says so.
+
+    Sparse methods never: which tokens are left out is a matter of the whole prompt, not of the state of a link.
+    """
+    whole = [method for method in Method if method not in (Method.AUTO, Method.SPARSE50, Method.SPARSE75)]
+    return tuple(method for method in whole if compression.acknowledge_lossy or method not in LOSSY)
 
 
 def config_map(stage: Stage) -> Manifest:

@@ -7,7 +7,7 @@ objects a second has no time to turn each into classes and back.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,15 +91,30 @@ class Cluster:
         path = paths.item(kind, namespace, name, subresource)
         return _content(call, await self._server.ask(call, "PATCH", path, query, manifest, connection.APPLY))
 
-    async def create(self, manifest: Manifest) -> bool:
-        """Make a new object. False: one of that name exists already, and stays as it is."""
+    async def create(self, manifest: Manifest) -> Manifest | None:
+        """Make a new object, and give it as it is stored. None: one of that name exists already, and stays as it is.
+
+        Its fields belong to `names.MANAGER`, but not in the way of an apply: see `reconcile.adoption`.
+        """
         kind, namespace, name = _identity(manifest)
         call = Call("create", kind, namespace, name)
         answer = await self._server.ask(call, "POST", paths.collection(kind, namespace), _STRICT, manifest)
-        if failures.already_exists(answer):
-            return False
-        _content(call, answer)
-        return True
+        return None if failures.already_exists(answer) else _content(call, answer)
+
+    async def set_managers(self, live: Manifest, managed_fields: Sequence[Mapping[str, Any]]) -> None:
+        """Write down anew who manages which fields of an object, and leave the object itself as it is.
+
+        live: as it was read.
+
+        Raises:
+            Conflict: it has changed since.
+        """
+        kind, namespace, name = _identity(live)
+        call = Call("patch", kind, namespace, name)
+        version = live["metadata"]["resourceVersion"]
+        body = {"metadata": {"resourceVersion": version, "managedFields": list(managed_fields)}}
+        path = paths.item(kind, namespace, name)
+        _content(call, await self._server.ask(call, "PATCH", path, _STRICT, body, connection.MERGE))
 
     async def replace(self, manifest: Manifest) -> Manifest:
         """Write a whole object over the one with the same resourceVersion.

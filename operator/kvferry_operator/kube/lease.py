@@ -149,7 +149,7 @@ class _Lease:
             return await self._write(self._seen)
         created = await self._cluster.create(held(self._terms, self._me, datetime.now(UTC), None))
         await self._look()
-        return created and self._is_mine()
+        return created is not None and self._is_mine()
 
     async def _try_to_renew(self) -> bool:
         assert self._seen is not None

@@ -59,6 +59,8 @@ def launch_of(
     variables = {name: value for name, value in host.items() if not name.startswith(_NOT_INHERITED)}
     variables |= {name: text(value) for name, value in declared.items()}
     variables |= {name: value for name, value in replaced.items() if name in declared}
+    if places.traces is not None and env.RING_DIR in declared:
+        variables[env.TRACE] = str(places.traces / f"{pod.name}-{container.name}.json")
     if paths.TMP_DIR in mounts.folders:
         variables["TMPDIR"] = str(mounts.folders[paths.TMP_DIR].path)
     return Launch(

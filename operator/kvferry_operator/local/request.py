@@ -12,6 +12,7 @@ from typing import Any
 from kvferry_contract import paths
 from kvferry_operator.api import defaults
 from kvferry_operator.api.parse import parse
+from kvferry_operator.api.rules import LOSSY
 from kvferry_operator.api.types import CacheType, DisaggregatedModel, EngineType, Mode
 from kvferry_operator.desired.build import build
 from kvferry_operator.desired.settings import Settings
@@ -25,7 +26,7 @@ class Changes:
 
     name: another name, for a second instance. model: a model's folder on this machine. models: the folder that
     stands for the volume at /models. method: compression. prefill, decode: numbers of groups. aggregated: one
-    engine does all, and requests go to it without a router.
+    engine does all, and requests go to it without a router. traces: where timelines go.
     """
 
     name: str = ""
@@ -36,6 +37,7 @@ class Changes:
     prefill: int | None = None
     decode: int | None = None
     aggregated: bool = False
+    traces: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def request(raw: Mapping[str, Any], changes: Changes) -> Request:
     options = Options(
         models=models.absolute() if models else None,
         logs=changes.logs,
+        traces=changes.traces,
         model_path=_checked_path(model),
         model_uri=model.spec.model.uri,
     )
@@ -83,7 +86,10 @@ def changed(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
         cache = {"type": CacheType.HOST_PATH.value, "path": str(folder.parent)}
         spec["model"] = {"uri": f"file://{paths.MODEL_DIR}/{folder.name}", "cache": cache, **kept}
     if changes.method:
-        spec.setdefault("transfer", {}).setdefault("compression", {})["method"] = changes.method
+        compression = spec.setdefault("transfer", {}).setdefault("compression", {})
+        compression["method"] = changes.method
+        if changes.method in LOSSY:
+            compression["acknowledgeLossy"] = True  # who names it in this very command knows
     if changes.aggregated:
         spec.pop("prefill", None)
         spec["mode"] = Mode.AGGREGATED.value

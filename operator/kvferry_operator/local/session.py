@@ -22,7 +22,8 @@ _KEY_BYTES = 32
 @dataclass(frozen=True, slots=True)
 class Options:
     """models: stands for the volume mounted at /models; None leaves a hostPath there as it is.
-    logs: where logs go and stay; None keeps them with the instance, until it ends.
+    logs: where logs go and stay; None keeps them with the instance, until it ends. traces: where the pods write
+    timelines of their transfers when they end; None for none.
     model_path: the model's folder as its container sees it, to be checked; empty when it is downloaded.
     """
 
@@ -30,6 +31,7 @@ class Options:
     logs: Path | None = None
     model_path: str = ""
     model_uri: str = ""
+    traces: Path | None = None
     base: Path = field(default_factory=lambda: state.root(os.environ, os.getuid()))
     memory: Path = volumes.MEMORY
 
@@ -49,7 +51,8 @@ async def running(
     custody = Custody.start(claim)
     try:
         logs = options.logs / name if options.logs else claim.folder / "logs"
-        places = volumes.Places(claim.folder, claim.memory, logs.absolute(), options.models)
+        traces = (options.traces / name).absolute() if options.traces else None
+        places = volumes.Places(claim.folder, claim.memory, logs.absolute(), options.models, traces)
         key = secrets.token_hex(_KEY_BYTES).encode()
         plan = deployment.plan(namespace, name, manifests, places, claim.endpoints, key, os.environ)
         if options.model_path:

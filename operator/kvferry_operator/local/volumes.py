@@ -33,13 +33,15 @@ class Places:
     """Where an instance keeps its things.
 
     state: removed at the end. memory: under /dev/shm, removed at the end. logs: one folder a pod.
-    models: stands for whatever is mounted at /models; None leaves a hostPath there as it is.
+    models: stands for whatever is mounted at /models; None leaves a hostPath there as it is. traces: where timelines of
+    the transfers go; None for none.
     """
 
     state: Path
     memory: Path
     logs: Path
     models: Path | None
+    traces: Path | None = None
 
     def pod(self, pod: str) -> Path:
         return self.state / "pods" / pod

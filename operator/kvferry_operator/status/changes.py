@@ -33,6 +33,7 @@ QUIET_AT_FIRST = frozenset(
         "NotStalled",
         "Pending",
         "ScaledToZero",
+        "Serving",
         "Starting",
         "Valid",
         "WithinBounds",

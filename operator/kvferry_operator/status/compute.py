@@ -1,4 +1,4 @@
-"""Step 6 of a pass: the whole status. Pure; the same observation gives the same status at any time."""
+"""Step 5 of a pass: the whole status. Pure; the same observation gives the same status at any time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kvferry_operator.api import names
 from kvferry_operator.api.types import DisaggregatedModel
 from kvferry_operator.desired.stage import Manifest
 from kvferry_operator.errors import SpecInvalid
-from kvferry_operator.live import labels
-from kvferry_operator.observed import Observed, Results
-from kvferry_operator.rollout import Step
+from kvferry_operator.observation.live import labels
+from kvferry_operator.observation.observed import Observed, Results
+from kvferry_operator.plan.rollout import Step
 from kvferry_operator.status import figures, summary
 from kvferry_operator.status.blockers import Blocker, blockers
 from kvferry_operator.status.conditions import Finding, Type, render

@@ -10,8 +10,8 @@ from kvferry_contract.pairs import SidecarFacts
 from kvferry_operator.api import names, quantity
 from kvferry_operator.api.types import DisaggregatedModel, Rdma, RdmaMode
 from kvferry_operator.desired.stage import roles
-from kvferry_operator.live import labels
-from kvferry_operator.observed import NodeCapacity
+from kvferry_operator.observation.live import labels
+from kvferry_operator.observation.observed import NodeCapacity
 from kvferry_operator.status.conditions import Finding, Is, Type
 from kvferry_operator.status.scene import Scene
 

@@ -14,7 +14,7 @@ from typing import Any
 from kvferry_contract.config import Role
 from kvferry_contract.pairs import Pair, PairState, SidecarFacts
 from kvferry_operator.api import names
-from kvferry_operator.live import labels
+from kvferry_operator.observation.live import labels
 from kvferry_operator.status.conditions import Finding, timestamp
 from kvferry_operator.status.scene import Scene
 from kvferry_operator.status.transfer import all_proved, current_pairs, moment_of, proof_stands, ready_since

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 from kvferry_operator.api import names
-from kvferry_operator.live import JsonObject, condition, containers, is_leaving, is_ready, labels
+from kvferry_operator.observation.live import JsonObject, condition, containers, is_leaving, is_ready, labels
 
 CRASHES_BEFORE_HELP = 3
 """Restarts after which a container will hardly come up by itself."""

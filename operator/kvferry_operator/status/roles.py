@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvferry_contract.config import Role
-from kvferry_operator.fleet import Cohort, Fleet, JsonObject
-from kvferry_operator.live import condition, is_leaving
+from kvferry_operator.observation.fleet import Cohort, Fleet, JsonObject
+from kvferry_operator.observation.live import condition, is_leaving
 from kvferry_operator.status.pods import Outlook, Trouble, steady, trouble
 
 ROUTER = "router"

@@ -8,13 +8,13 @@ from functools import cached_property
 
 from kvferry_contract.config import Role
 from kvferry_contract.pairs import Report
-from kvferry_operator import scaling
 from kvferry_operator.api.types import DisaggregatedModel, Mode
 from kvferry_operator.desired.stage import roles
 from kvferry_operator.errors import SpecInvalid
-from kvferry_operator.fleet import ROLES, Cohort, Fleet, JsonObject
-from kvferry_operator.observed import Observed, Results
-from kvferry_operator.rollout import Revisions, Step
+from kvferry_operator.observation.fleet import ROLES, Cohort, Fleet, JsonObject
+from kvferry_operator.observation.observed import Observed, Results
+from kvferry_operator.plan import scaling
+from kvferry_operator.plan.rollout import Revisions, Step
 from kvferry_operator.status.roles import RoleState, of_groups, of_router
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kvferry_contract.config import Role
-from kvferry_operator.scaling import ratio_bounds
+from kvferry_operator.plan.scaling import ratio_bounds
 from kvferry_operator.status.blockers import PAUSED, Blocker
 from kvferry_operator.status.conditions import Finding, Is, Type, truth
 from kvferry_operator.status.pods import Outlook

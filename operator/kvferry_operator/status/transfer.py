@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from kvferry_contract.config import Role
 from kvferry_contract.pairs import Pair, PairState
-from kvferry_operator.live import JsonObject, condition
+from kvferry_operator.observation.live import JsonObject, condition
 from kvferry_operator.status.conditions import Finding, Is, Type, entry_of
 from kvferry_operator.status.pods import Outlook, steady
 from kvferry_operator.status.scene import Scene

@@ -8,7 +8,8 @@ the engine's again.
 
 Decode. The engine reserves memory, calls `fetch` and parks the request. Until `on_done` the agent writes into that
 memory and nobody else may read or write it. `on_done` is called exactly once: with a `LoadResult`, then every row of
-the range is in place and verified, or with a `TransferFailed`, then the content is undefined.
+the range is in place and verified, or with a `TransferFailed`, then the content is undefined. With a sparse method the
+memory needs room for the tokens that are kept alone (`codec.sparse.budget`), and is addressed by their rank.
 
 Callbacks run in the agent's thread: they must only hand over to the engine's own loop.
 """
@@ -18,10 +19,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.codec.base import Rows
+from kvferry_runtime.codec.sparse.selection import Scores
 from kvferry_runtime.errors import TransferFailed
 from kvferry_runtime.layout import KvLayout
 
@@ -38,14 +40,40 @@ class KvMemory(Protocol):
         ...
 
 
+@runtime_checkable
+class ScoredMemory(KvMemory, Protocol):
+    """Memory of an engine that knows which tokens of a prompt are looked at."""
+
+    def scores(self, layer: int) -> Scores:
+        """[tokens] of this global layer; called only when the layer is final for the whole prompt."""
+        ...
+
+
+@runtime_checkable
+class ResumableMemory(KvMemory, Protocol):
+    """Memory of an engine that can compute the end of a prompt by itself, from its beginning in place.
+
+    resume_tokens: from multiples of so many tokens on; 0: not this time.
+    """
+
+    resume_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """first_token: sampled by prefill, None if it did not say. Bytes: counted over all chunks of all peers."""
+    """first_token: sampled by prefill, None if it did not say. Bytes: counted over all chunks of all peers.
+
+    kept_tokens: after a sparse transfer, how many tokens of the prompt every layer has; they lie one behind the other
+    from the first place of the memory on. None: all tokens are there.
+    tokens: into a `ResumableMemory`, how many tokens are there; the rest was faster computed than sent. None: all.
+    """
 
     first_token: int | None
     chunks: int
     raw_bytes: int
     wire_bytes: int
+    kept_tokens: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

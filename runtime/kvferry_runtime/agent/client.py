@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import uuid
@@ -10,19 +11,36 @@ from pathlib import Path
 
 from kvferry_contract.config import Method, Role, TransferConfig
 from kvferry_contract.transfer import TransferParams
-from kvferry_runtime.agent.base import AgentState, FetchHandle, KvAgent, KvMemory, LoadResult, SendHandle
+from kvferry_runtime.agent.base import (
+    AgentState,
+    FetchHandle,
+    KvAgent,
+    KvMemory,
+    LoadResult,
+    ResumableMemory,
+    SendHandle,
+)
+from kvferry_runtime.agent.eviction import Compaction, Eviction
 from kvferry_runtime.agent.loads import Load
 from kvferry_runtime.agent.loop import AgentLoop
 from kvferry_runtime.agent.mailbox import Mailbox
+from kvferry_runtime.agent.methods import Methods
+from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.agent.slot_codec import SlotCodec
+from kvferry_runtime.agent.slot_work import SlotCopier
+from kvferry_runtime.agent.sparse_slots import SparseSlots
+from kvferry_runtime.agent.traced import TracedCopier, TracedSend
 from kvferry_runtime.agent.transfers import OpenTransfers
+from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.base import Codec
-from kvferry_runtime.codec.none import NoneCodec
+from kvferry_runtime.codec.none.format import NoneCodec
+from kvferry_runtime.codec.sparse import budget
 from kvferry_runtime.errors import CodecRefused, LayoutError, RingError, RingUnavailable, SettingsError, TransferFailed
 from kvferry_runtime.layout import KvDtype, KvLayout
 from kvferry_runtime.ring import packets
 from kvferry_runtime.ring.messages import PROTOCOL_VERSION, Attach
+from kvferry_runtime.trace.recorder import Recorder
 
 _log = logging.getLogger(__name__)
 
@@ -30,16 +48,34 @@ _log = logging.getLogger(__name__)
 class HostAgent(KvAgent):
     """directory: the ring's folder. All copies run in one thread of its own; it sleeps when there is none."""
 
-    def __init__(self, directory: Path, role: Role, transfer: TransferConfig, codec: SlotCodec | None = None) -> None:
-        """codec: in place of the one that `transfer` names.
+    def __init__(
+        self,
+        directory: Path,
+        role: Role,
+        transfer: TransferConfig,
+        codec: SlotCopier | None = None,
+        methods: frozenset[Method] = frozenset(Method),
+        recorder: Recorder | None = None,
+    ) -> None:
+        """codec: in place of the one that `transfer` names. methods: that the engine can take (`kvferry_contract`'s
+        `engines.METHODS`). recorder: where a timeline is asked for.
 
         Raises:
-            SettingsError: `transfer.method` has no implementation for host memory.
+            SettingsError: the engine cannot take `transfer.method`.
         """
+        if transfer.method not in methods:
+            raise SettingsError(
+                f"transfer.compression.method {transfer.method.value}: this engine cannot take it; "
+                f"it can take {', '.join(sorted(methods))}"
+            )
         self._directory = directory
         self._role = role
         self._transfer = transfer
-        self._codec = codec or _slot_codec(transfer)
+        self._codec: SlotCopier = codec or _slot_copier(transfer)
+        self._recorder = recorder
+        if recorder is not None:
+            self._codec = TracedCopier(self._codec, recorder, sees_rows=isinstance(self._codec, SlotCodec))
+        self._budget = budget.of(transfer)
         self._lock = threading.Lock()
         self._open: set[Send | Load] = set()
         self._mailbox: Mailbox[Send | Load] = Mailbox()
@@ -57,7 +93,8 @@ class HostAgent(KvAgent):
             SettingsError: the fingerprint is too large.
             RingUnavailable: already started, or closed.
         """
-        self._check(layout)
+        self.check(layout)
+        methods = Methods(self._transfer, self._codec, layout)
         with self._lock:
             if self._closed or self._thread is not None:
                 raise RingUnavailable("this agent was closed or already started: make another one")
@@ -75,7 +112,8 @@ class HostAgent(KvAgent):
                 packets.check_from_agent(attach)
             except RingError as error:
                 raise SettingsError(f"the engine's fingerprint cannot be sent: {error}") from error
-            transfers = OpenTransfers(layout, self._codec, self._open.discard)
+            transfers = OpenTransfers(layout, self._codec, methods, self._open.discard)
+            self._methods = methods
             self._layout = layout
             self._loop = AgentLoop(self._directory, attach, transfers, self._mailbox, engine_age)
             self._thread = threading.Thread(target=self._loop.run, name="kvferry-agent", daemon=True)
@@ -89,13 +127,19 @@ class HostAgent(KvAgent):
         on_done: Callable[[TransferFailed | None], None],
     ) -> SendHandle:
         """See `KvAgent.offer`. Raises RingUnavailable: not started, or closed."""
-        lossy = self._codec.method.lossy
         with self._lock:
-            layout = self._running_layout()
-            send = Send(params, memory, tokens, layout, self._transfer, lossy, on_done, self._mailbox.put)
+            layout, methods = self._running_layout(), self._methods
+            if self._budget is not None and self._budget.evicts(tokens):
+                memory = Eviction(self._budget, layout, memory, tokens)
+            send = Send(
+                params, memory, tokens, layout, self._transfer, methods.lossy, methods.chosen, on_done,
+                self._mailbox.put,
+            )  # fmt: skip
             self._open.add(send)
             self._mailbox.put(send)
-        return send
+        if self._recorder is None:
+            return send
+        return TracedSend(send, self._recorder, params.transfer_id, tokens, layout.layers[-1])
 
     def fetch(
         self,
@@ -109,12 +153,18 @@ class HostAgent(KvAgent):
 
         Raises:
             RingUnavailable: not started, or closed.
-            LayoutError: the range is empty.
+            LayoutError: the range is empty, or a sparse method is to begin within the prompt.
         """
         if not 0 <= token_start < token_stop:
             raise LayoutError(f"tokens {token_start} to {token_stop} cannot be loaded: the range is empty")
+        if self._budget is not None and token_start:
+            raise LayoutError(f"tokens {token_start} to {token_stop}: a sparse method brings whole prompts, from 0 on")
         with self._lock:
-            load = Load(params, memory, token_start, token_stop, self._running_layout(), on_done, self._mailbox.put)
+            layout = self._running_layout()
+            resume = memory.resume_tokens if isinstance(memory, ResumableMemory) and self._budget is None else 0
+            if self._budget is not None and self._budget.evicts(token_stop):
+                memory = Compaction(self._budget, layout, memory, token_stop)
+            load = Load(params, memory, token_start, token_stop, layout, on_done, self._mailbox.put, resume)
             self._open.add(load)
             self._mailbox.put(load)
         return load
@@ -148,31 +198,38 @@ class HostAgent(KvAgent):
             raise RingUnavailable("this agent is closed or was not started")
         return self._layout
 
-    def _check(self, layout: KvLayout) -> None:
+    def check(self, layout: KvLayout) -> None:
+        """Raises LayoutError or CodecRefused as `start` does."""
         for shape in set(layout.shapes):
             if shape.bytes_per_token > self._transfer.chunk_bytes:
                 raise LayoutError(
                     f"one token of {shape} has {shape.bytes_per_token} bytes, a chunk holds "
                     f"{self._transfer.chunk_bytes}: raise transfer.overlap.chunkBytes"
                 )
-            if shape.dtype is KvDtype.UINT8:
+            if shape.dtype is KvDtype.UINT8 and self._budget is None:
                 continue  # always goes with the exact codec
             refusal = self._codec.method.supports(shape)
             if refusal is not None:
                 raise CodecRefused(f"transfer.compression.method {self._codec.method.name}: {refusal}")
 
 
+def _slot_copier(transfer: TransferConfig) -> SlotCopier:
+    sparse = budget.SPARSE.get(transfer.method.value)
+    if sparse is None:
+        return _slot_codec(transfer)
+    return SparseSlots(sparse, _slot_codec(dataclasses.replace(transfer, method=Method.NONE)))
+
+
 def _slot_codec(transfer: TransferConfig) -> SlotCodec:
     exact = NoneCodec()
-    codecs: dict[str, Codec] = {exact.name: exact}
-    if transfer.method is not Method.NONE:
-        from kvferry_runtime.codec import registry  # numba takes seconds and 190 MB: only for those who compress
-
-        codecs |= registry.host_codecs()
-    method = codecs.get(transfer.method.value)
-    if method is None:
-        raise SettingsError(
-            f"transfer.compression.method {transfer.method.value} has no implementation for host memory; "
-            f"choose one of {', '.join(sorted(codecs))}"
-        )
-    return SlotCodec(method=method, exact=codecs[exact.name], codecs=codecs, integrity=transfer.integrity)
+    automatic = transfer.method is Method.AUTO
+    wanted = [method.value for method in transfer.auto_methods] if automatic else [transfer.codec]
+    # numba takes seconds and 190 MB, and each method its own compilation: only those that are sent or come in
+    codecs: dict[str, Codec] = {**registry.host_codecs(wanted), exact.name: exact}
+    return SlotCodec(
+        method=exact if automatic else codecs[transfer.codec],
+        exact=exact,
+        codecs=codecs,
+        integrity=transfer.integrity,
+        checks=SelfCheck(transfer.max_relative_error),
+    )

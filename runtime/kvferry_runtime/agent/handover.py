@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 class Handover(Generic[Outcome]):
-    """`cancel` is the engine's, the rest the agent's thread's. on_change: called when the agent should look again."""
+    """`cancel` is the engine's, the rest the agent's thread's. on_change: called when the agent should look again; from
+    then on `changed`, which any thread may call."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class Handover(Generic[Outcome]):
         self.cancelled: str | None = None
         self._memory: KvMemory | None = memory
         self._on_done = on_done
-        self._changed = on_change
+        self.changed = on_change
         self._done = False
 
     @property
@@ -49,7 +50,7 @@ class Handover(Generic[Outcome]):
         """Ask for the end; `finish` still comes. Idempotent."""
         if not self._done and self.cancelled is None:
             self.cancelled = reason
-            self._changed()
+            self.changed()
 
     def finish(self, outcome: Outcome) -> None:
         """Give the memory to the engine and tell it; only the first call counts."""

@@ -28,6 +28,7 @@ class SidecarLink:
         link = cls(directory, SidecarSocket.connect(directory))
         try:
             link.send(attach)
+            link.flush()
         except RingError:
             link.close()
             raise
@@ -75,15 +76,15 @@ class SidecarLink:
         return self._socket.wants_write
 
     def send(self, message: FromAgent) -> None:
-        """Raises RingUnavailable: the sidecar went away or does not read."""
-        self._socket.send(message)
+        """Queue a message for the next `flush`. Raises RingUnavailable: the sidecar went away or does not read."""
+        self._socket.send(message, more=True)
 
     def flush(self) -> None:
         """Raises RingUnavailable: the sidecar went away."""
         self._socket.flush()
 
-    def receive(self) -> FromSidecar | None:
-        """The next message, None if there is none now. Raises RingError as `SidecarSocket.receive` does."""
+    def receive(self) -> list[FromSidecar]:
+        """What came in one packet, nothing if there is none now. Raises RingError as `SidecarSocket.receive` does."""
         return self._socket.receive()
 
     def close(self) -> None:

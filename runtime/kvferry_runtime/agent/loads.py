@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import FetchHandle, KvMemory, LoadResult
+from kvferry_runtime.agent.eviction import Compaction
 from kvferry_runtime.agent.handover import Handover
 from kvferry_runtime.errors import LayoutError, TransferFailed
 from kvferry_runtime.layout import KvLayout, LayerShape
@@ -13,7 +14,7 @@ from kvferry_runtime.wire.data import DataHeader
 
 
 class Load(Handover[LoadResult | TransferFailed], FetchHandle):
-    """on_change: called from the engine's thread when the agent should look again."""
+    """on_change: called from the engine's thread when the agent should look again. resume_tokens: see `Fetch`."""
 
     def __init__(
         self,
@@ -24,10 +25,12 @@ class Load(Handover[LoadResult | TransferFailed], FetchHandle):
         layout: KvLayout,
         on_done: Callable[[LoadResult | TransferFailed], None],
         on_change: Callable[[Load], None],
+        resume_tokens: int = 0,
     ) -> None:
         super().__init__(params, memory, on_done, lambda: on_change(self))
         self.token_start = token_start
         self.token_stop = token_stop
+        self.resume_tokens = resume_tokens
         self.fetched = False
         self._layout = layout
         self._generation = 0
@@ -35,13 +38,27 @@ class Load(Handover[LoadResult | TransferFailed], FetchHandle):
 
     # ---- the agent's thread ----
 
-    @property
-    def complete(self) -> bool:
-        """As many layer-tokens of the newest generation are in place as the range has.
+    def complete(self, tokens: int | None) -> bool:
+        """As many layer-tokens of the newest generation are in place as the range has, or its first `tokens` tokens
+        where that will do.
 
         The sidecar checks the ranges one by one against the SEAL; this is a second count on what was really written.
         """
-        return self._placed == (self.token_stop - self.token_start) * len(self._layout.shapes)
+        whole = self.token_stop - self.token_start
+        if tokens is not None and not (self.resume_tokens and 0 < tokens < whole and tokens % self.resume_tokens == 0):
+            return False
+        return self._placed == (whole if tokens is None else tokens) * len(self._layout.shapes)
+
+    def kept_tokens(self) -> int | None:
+        """How many tokens of the prompt a complete load has brought, None for all.
+
+        Raises:
+            CorruptPayload: not as many as every layer must have.
+        """
+        if not isinstance(self._memory, Compaction):
+            return None
+        self._memory.check()
+        return self._memory.kept
 
     def admit(self, header: DataHeader) -> LayerShape:
         """The shape in which this chunk may be written.
@@ -72,6 +89,8 @@ class Load(Handover[LoadResult | TransferFailed], FetchHandle):
         if header.generation > self._generation:
             self._generation = header.generation
             self._placed = 0
+            if isinstance(self._memory, Compaction):
+                self._memory.restart()
 
     def placed(self, header: DataHeader) -> None:
         """The chunk's rows are in place."""

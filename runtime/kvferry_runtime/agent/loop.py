@@ -20,6 +20,7 @@ from kvferry_runtime.ring.messages import (
     Attach,
     Attached,
     Beat,
+    Chosen,
     Fill,
     FromSidecar,
     Loaded,
@@ -37,8 +38,8 @@ ATTACH_SECONDS = 5.0
 FIRST_RETRY_SECONDS = 0.05
 LAST_RETRY_SECONDS = 1.0
 
-_MESSAGES_A_TURN = 16
-"""Then the engine's wishes are looked at again, however busy the sidecar is."""
+FLUSH_BYTES = 2 << 20
+"""After so many bytes copied the sidecar hears of it, so that it can send (post) while the next ones are copied."""
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +66,7 @@ class AgentLoop:
         self._next_beat = 0.0
         self._unanswered = 0
         self._refusal = ""
+        self._unflushed = 0
         self._stopping = False
         self.copying = False
         """A slot is being written or read right now."""
@@ -105,13 +107,11 @@ class AgentLoop:
             self._transfers.look(transfer, self._attached_link())
         if self._link is None:
             return
-        self._link.flush()
         if readable:
-            for _ in range(_MESSAGES_A_TURN):
-                message = self._link.receive()
-                if message is None:
-                    break
+            # One packet, then the engine's wishes are looked at again, however busy the sidecar is.
+            for message in self._link.receive():
                 self._handle(message, self._link)
+        self._link.flush()
 
     def _wait(self, now: float) -> bool:
         """Until the engine or the sidecar wants something or it is time. Returns whether the sidecar spoke."""
@@ -131,11 +131,13 @@ class AgentLoop:
             case Fill():
                 self.copying = True
                 self._transfers.fill(message, link)
-                self.copying = False
+                self._copied(link)
             case Arrived():
                 self.copying = True
                 self._transfers.arrived(message, link)
-                self.copying = False
+                self._copied(link)
+            case Chosen():
+                self._transfers.chosen(message, link)
             case Alive():
                 self._unanswered = 0
             case Sent():
@@ -146,6 +148,7 @@ class AgentLoop:
                 self._transfers.failed(message)
             case Attached():
                 link.accept(message)
+                self._transfers.attached(link.ring)
                 self._retry_seconds = FIRST_RETRY_SECONDS
                 self._refusal = ""
                 _log.info("attached to the sidecar", extra={"slots": message.slots, "boot_id": message.sidecar_boot_id})
@@ -154,6 +157,13 @@ class AgentLoop:
                     _log.warning("the sidecar refused this agent: %s", message.message)
                 self._refusal = message.message
                 raise RingUnavailable(f"refused by the sidecar: {message.message}")
+
+    def _copied(self, link: SidecarLink) -> None:
+        self.copying = False
+        self._unflushed += link.ring.chunk_bytes
+        if self._unflushed >= FLUSH_BYTES:
+            self._unflushed = 0
+            link.flush()
 
     def _connect(self, now: float) -> None:
         self._next_attempt = now + self._retry_seconds

@@ -15,7 +15,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kvferry_contract.transfer import TransferParams
-from kvferry_runtime.agent.base import AgentState, FetchHandle, KvAgent, KvMemory, LoadResult, SendHandle
+from kvferry_runtime.agent.base import (
+    AgentState,
+    FetchHandle,
+    KvAgent,
+    KvMemory,
+    LoadResult,
+    ResumableMemory,
+    SendHandle,
+)
+from kvferry_runtime.agent.eviction import Compaction, Eviction
+from kvferry_runtime.codec.sparse.budget import Budget
 from kvferry_runtime.errors import LayoutError, Reason, RingUnavailable, TransferFailed
 from kvferry_runtime.layout import KvLayout
 
@@ -73,6 +83,7 @@ class Loopback:
         self._condition = threading.Condition()
         self._open: list[_Offer | _Fetch] = []
         self._failure: Reason | None = None
+        self._slow = False
         self._closed = False
         self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="kvferry-loopback-done")
         self._thread = threading.Thread(target=self._run, name="kvferry-loopback", daemon=True)
@@ -83,6 +94,11 @@ class Loopback:
         with self._condition:
             self._failure = reason
             self._condition.notify()
+
+    def collapse(self, slow: bool) -> None:
+        """Bring engines that can go on from there only the first `resume_tokens` of a prompt, as over a slow link."""
+        with self._condition:
+            self._slow = slow
 
     def close(self) -> None:
         """Cancel what is open and stop the threads. Idempotent."""
@@ -136,31 +152,59 @@ class Loopback:
                 self._copy(offer, fetch)
 
     def _copy(self, offer: _Offer, fetch: _Fetch) -> None:
-        raw_bytes = 0
+        budget = offer.agent.budget
         try:
-            for layer in fetch.layout.layers:
-                for part in range(fetch.layout.shape(layer).parts):
-                    span = (layer, part, fetch.token_start, fetch.token_stop)
-                    source = np.concatenate(offer.memory.rows(*span))
-                    position = 0
-                    for sink in fetch.memory.rows(*span):
-                        sink[:] = source[position : position + len(sink)]
-                        position += len(sink)
-                        raw_bytes += sink.nbytes
+            if budget is not None and budget.evicts(offer.tokens):
+                result = _copy_kept(budget, offer, fetch)
+            else:
+                result = _copy_all(offer, fetch, self._slow)
         except Exception as error:
             failure = TransferFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
             self.end(offer, failure)
             self.end(fetch, failure)
             return
-        chunks = len(fetch.layout.shapes)
         self.end(offer, None)
-        self.end(fetch, LoadResult(offer.first_token, chunks, raw_bytes, raw_bytes))
+        self.end(fetch, result)
+
+
+def _copy_all(offer: _Offer, fetch: _Fetch, slow: bool) -> LoadResult:
+    raw_bytes = 0
+    resume = fetch.memory.resume_tokens if slow and isinstance(fetch.memory, ResumableMemory) else 0
+    shorter = 0 < resume < fetch.token_stop
+    stop = resume if shorter else fetch.token_stop
+    for layer in fetch.layout.layers:
+        for part in range(fetch.layout.shape(layer).parts):
+            span = (layer, part, fetch.token_start, stop)
+            source = np.concatenate(offer.memory.rows(*span))
+            position = 0
+            for sink in fetch.memory.rows(*span):
+                sink[:] = source[position : position + len(sink)]
+                position += len(sink)
+                raw_bytes += sink.nbytes
+    tokens = stop if shorter else None
+    return LoadResult(offer.first_token, len(fetch.layout.shapes), raw_bytes, raw_bytes, tokens=tokens)
+
+
+def _copy_kept(budget: Budget, offer: _Offer, fetch: _Fetch) -> LoadResult:
+    eviction = Eviction(budget, offer.layout, offer.memory, offer.tokens)
+    compaction = Compaction(budget, fetch.layout, fetch.memory, fetch.token_stop)
+    slot = np.empty(2 * offer.tokens * offer.layout.bytes_per_token, np.uint8)
+    wire_bytes = 0
+    for layer in fetch.layout.layers:
+        span = (range(layer, layer + 1), fetch.token_start, fetch.token_stop)
+        length = eviction.encode(*span, slot)
+        compaction.decode(slot[:length], *span)
+        wire_bytes += length
+    compaction.check()
+    raw_bytes = offer.tokens * fetch.layout.bytes_per_token
+    return LoadResult(offer.first_token, len(fetch.layout.shapes), raw_bytes, wire_bytes, compaction.kept)
 
 
 class LoopbackAgent(KvAgent):
-    """One engine's agent on a `Loopback`."""
+    """One engine's agent on a `Loopback`. budget: of a sparse method, None for all others."""
 
-    def __init__(self, fabric: Loopback) -> None:
+    def __init__(self, fabric: Loopback, budget: Budget | None = None) -> None:
+        self.budget = budget
         self._fabric = fabric
         self._layout: KvLayout | None = None
 

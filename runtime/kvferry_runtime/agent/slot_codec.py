@@ -10,34 +10,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import xxhash
 
 from kvferry_contract.config import Integrity
 from kvferry_runtime.agent.base import KvMemory
+from kvferry_runtime.agent.chunk_header import chunk_header, payload_digest
 from kvferry_runtime.agent.gather import chunk_rows
+from kvferry_runtime.agent.method_speed import measure
+from kvferry_runtime.agent.self_check import SelfCheck
+from kvferry_runtime.auto.speeds import MethodSpeed
 from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
 from kvferry_runtime.errors import CorruptPayload, LayoutError, NotEncodable
 from kvferry_runtime.layout import KvLayout, LayerShape
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.memory import RingMemory
+from kvferry_runtime.ring.messages import Check
 from kvferry_runtime.wire.data import HEADER_BYTES, DataHeader
 
 
 @dataclass(frozen=True, slots=True)
 class SlotCodec:
-    """method: codec for chunks that need not be exact. exact: codec for all others. codecs: for decoding, by name."""
+    """method: codec for chunks that need not be exact. exact: codec for all others. codecs: for decoding, by name.
+
+    checks: looks at what lossy methods do to the values.
+    """
 
     method: Codec
     exact: Codec
     codecs: Mapping[str, Codec]
     integrity: Integrity
+    checks: SelfCheck
+
+    def attached(self, ring: RingMemory) -> None:
+        """Host memory needs no preparation."""
 
     def fill(
         self, ring: RingMemory, slot: int, layout: KvLayout, memory: KvMemory, transfer_id: str, generation: int,
-        chunk: Chunk,
+        chunk: Chunk, method: str,
     ) -> DataHeader:  # fmt: skip
         """Write payload and header into the slot.
+
+        method: name of the codec, where the chunk and the checks so far allow it. Empty: the usual one.
 
         Raises:
             LayoutError: the engine's memory is not as announced; the slot's content is undefined.
@@ -47,27 +60,25 @@ class SlotCodec:
         rows = chunk_rows(memory, shape, layers, chunk.token_start, chunk.token_stop)
         payload = np.frombuffer(ring.slot_payload(slot), np.uint8)
         extent = chunk_shape(shape, chunk.layer_count, chunk.token_stop - chunk.token_start)
-        codec, wire_bytes = self._encode(rows, extent, chunk.exact, payload)
-        header = DataHeader(
-            transfer_id=transfer_id,
-            generation=generation,
-            sequence=chunk.sequence,
-            layer=chunk.layer,
-            layer_count=chunk.layer_count,
-            parts=shape.parts,
-            codec=codec.wire_id,
-            token_start=chunk.token_start,
-            token_stop=chunk.token_stop,
-            head_stop=shape.heads,
-            head_dim=shape.head_dim,
-            dtype=shape.dtype,
-            scale_scope=codec.scale_scope,
-            raw_bytes=chunk.raw_bytes,
-            wire_bytes=wire_bytes,
-            digest=self._digest(payload[:wire_bytes]),
-        )
+        codec = self.exact if chunk.exact else self.codecs[method] if method else self.method
+        if not self.checks.allows(codec.name, layers):
+            codec = self.exact
+        codec, wire_bytes = self._encode(rows, extent, codec, payload)
+        due = codec.lossy and self.checks.due(slot)
+        if due and not self.checks.passes(codec, rows, payload[:wire_bytes], extent, layers, slot):
+            codec, wire_bytes = self._encode(rows, extent, self.exact, payload)
+        digest = payload_digest(payload[:wire_bytes], self.integrity)
+        header = chunk_header(transfer_id, generation, chunk, shape, codec, wire_bytes, digest)
         ring.slot_header(slot)[:] = header.pack()
         return header
+
+    def take_check(self, slot: int) -> Check | None:
+        """What decoding the chunk that was last written into this slot gave, once; None if it was not decoded."""
+        return self.checks.take(slot)
+
+    def speed(self, method: str, shape: LayerShape) -> MethodSpeed:
+        """Of this method on one layer's values."""
+        return measure(self.codecs[method], shape)
 
     def read(self, ring: RingMemory, slot: int, header: DataHeader, shape: LayerShape, memory: KvMemory) -> None:
         """Check the payload's digest, then write its rows.
@@ -81,27 +92,22 @@ class SlotCodec:
             raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
         codec = registry.by_wire_id(self.codecs, header.codec)
         payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
-        if self._digest(payload) != header.digest:
+        if payload_digest(payload, self.integrity) != header.digest:
             raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
         layers = range(header.layer, header.layer + header.layer_count)
         rows = chunk_rows(memory, shape, layers, header.token_start, header.token_stop)
         codec.decode(payload, chunk_shape(shape, len(layers), header.token_stop - header.token_start), rows)
 
-    def _encode(self, rows: Rows, shape: ChunkShape, exact: bool, payload: Payload) -> tuple[Codec, int]:
-        """Use the method where it may be used and makes the chunk smaller, else the exact codec."""
-        if not exact and self.method is not self.exact and self.method.max_wire_bytes(shape) <= len(payload):
+    def _encode(self, rows: Rows, shape: ChunkShape, method: Codec, payload: Payload) -> tuple[Codec, int]:
+        """Use the method where it can be used and makes the chunk smaller, else the exact codec."""
+        if method is not self.exact and method.max_wire_bytes(shape) <= len(payload):
             try:
-                wire_bytes = self.method.encode(rows, shape, payload)
+                wire_bytes = method.encode(rows, shape, payload)
             except NotEncodable:
                 wire_bytes = shape.raw_bytes
             if wire_bytes < shape.raw_bytes:
-                return self.method, wire_bytes
+                return method, wire_bytes
         return self.exact, self.exact.encode(rows, shape, payload)
-
-    def _digest(self, payload: Payload) -> int:
-        if self.integrity is Integrity.HEADER:
-            return 0
-        return xxhash.xxh3_64_intdigest(payload.data)
 
 
 def chunk_shape(shape: LayerShape, layers: int, tokens: int) -> ChunkShape:

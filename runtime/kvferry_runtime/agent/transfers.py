@@ -1,8 +1,6 @@
 """The open transfers of one agent, and what each message of the sidecar does to them.
 
-Runs in the agent's thread alone. Every `Fill` and every `Arrived` is answered, also for a transfer that is over here,
-since the answer gives the slot back; and every transfer leaves through `_end_send` or `_end_load`, which call
-`on_done`.
+Runs in the agent's thread alone. Every transfer leaves through `_end_send` or `_end_load`, which call `on_done`.
 """
 
 from __future__ import annotations
@@ -11,22 +9,25 @@ import logging
 from collections.abc import Callable
 
 from kvferry_runtime.agent.base import LoadResult
+from kvferry_runtime.agent.lent_slots import LentSlots
 from kvferry_runtime.agent.link import SidecarLink
 from kvferry_runtime.agent.loads import Load
-from kvferry_runtime.agent.sends import Send
-from kvferry_runtime.agent.slot_codec import SlotCodec, slot_header
-from kvferry_runtime.errors import CodecError, FrameError, LayoutError, Reason, RingError, TransferFailed
+from kvferry_runtime.agent.methods import Methods
+from kvferry_runtime.agent.sends import Cutting, Send
+from kvferry_runtime.agent.slot_work import SlotCopier
+from kvferry_runtime.auto.compute import PrefillRate
+from kvferry_runtime.errors import CorruptPayload, LayoutError, Reason, RingError, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.ring import packets
+from kvferry_runtime.ring.memory import RingMemory
 from kvferry_runtime.ring.messages import (
     MAX_BATCH,
     Arrived,
     Cancel,
+    Chosen,
     ChunksReady,
-    Consumed,
     Fetch,
     Fill,
-    Filled,
     Loaded,
     LoadFailed,
     Offer,
@@ -44,10 +45,14 @@ _log = logging.getLogger(__name__)
 class OpenTransfers:
     """on_end: called for each transfer that is over, before its `on_done`."""
 
-    def __init__(self, layout: KvLayout, codec: SlotCodec, on_end: Callable[[Send | Load], None]) -> None:
+    def __init__(
+        self, layout: KvLayout, codec: SlotCopier, methods: Methods, on_end: Callable[[Send | Load], None]
+    ) -> None:
         self._layout = layout
-        self._codec = codec
+        self._methods = methods
+        self._prefills = PrefillRate()
         self._on_end = on_end
+        self._slots = LentSlots(layout, codec, methods, self._cancel)
         self._sends: dict[str, Send] = {}
         self._loads: dict[str, Load] = {}
         self._unanswered_sends: set[str] = set()
@@ -62,6 +67,8 @@ class OpenTransfers:
         Raises:
             RingUnavailable: the sidecar went away.
         """
+        if link is not None:
+            self._slots.look(transfer, link)
         if isinstance(transfer, Send):
             self._look_send(transfer, link)
         else:
@@ -87,23 +94,30 @@ class OpenTransfers:
                     transfer_id=send.params.transfer_id,
                     tokens=send.tokens,
                     estimated_bytes=send.estimated_bytes,
-                    codec=self._codec.method.name,
+                    codec=self._methods.codec,
                     layerwise=send.layerwise,
                     deadline_ms=send.params.deadline_ms,
+                    methods=self._methods.offered(),
+                    compute_us=int((self._prefills.seconds(send.tokens) or 0) * 1e6),
                 )
             )
         self._announce(send, link)
 
     def _announce(self, send: Send, link: SidecarLink) -> None:
         try:
-            chunks = send.new_chunks(link.ring.chunk_bytes)
+            bands = send.new_chunks(link.ring.chunk_bytes)
         except LayoutError as error:
             self._cancel(send, link, TransferFailed(Reason.INTERNAL, str(error)))
             return
-        ready = [ReadyChunk(sequence=chunk.sequence, raw_bytes=chunk.raw_bytes) for chunk in chunks]
-        for start in range(0, len(ready), MAX_BATCH):
-            link.send(ChunksReady(transfer_id=send.params.transfer_id, chunks=ready[start : start + MAX_BATCH]))
+        for band in bands:
+            ready = [ReadyChunk(sequence=chunk.sequence, raw_bytes=chunk.raw_bytes) for chunk in band.chunks]
+            for start in range(0, len(ready), MAX_BATCH):
+                batch, last = ready[start : start + MAX_BATCH], start + MAX_BATCH >= len(ready)
+                link.send(
+                    ChunksReady(transfer_id=send.params.transfer_id, chunks=batch, cut=band.cut if last else None)
+                )
         if seal := send.take_seal():
+            self._prefills.observed(send.tokens, send.compute_seconds)
             link.send(seal)
 
     def _look_load(self, load: Load, link: SidecarLink | None) -> None:
@@ -123,6 +137,7 @@ class OpenTransfers:
                 token_start=load.token_start,
                 token_stop=load.token_stop,
                 deadline_ms=load.params.deadline_ms,
+                resume_tokens=load.resume_tokens,
             )
             try:
                 packets.check_from_agent(fetch)
@@ -135,56 +150,24 @@ class OpenTransfers:
 
     # ---- what the sidecar said ----
 
+    def attached(self, ring: RingMemory) -> None:
+        """It accepted this agent, and will lend slots of this ring."""
+        self._slots.attached(ring)
+
+    def chosen(self, message: Chosen, link: SidecarLink) -> None:
+        """An offer is bound to a peer: its chunks can be cut and announced."""
+        send = self._sends.get(message.transfer_id)
+        if send is not None:
+            send.choose(Cutting(message.layerwise, message.exact_apart, message.band_tokens))
+            self._announce(send, link)
+
     def fill(self, message: Fill, link: SidecarLink) -> None:
         """Write a chunk into the slot that was lent for it."""
-        send = self._sends.get(message.transfer_id)
-        chunk = send.chunk(message.sequence) if send is not None else None
-        raw_bytes = wire_bytes = digest = 0
-        failure: TransferFailed | None = None
-        if send is not None and send.memory is not None and chunk is not None:
-            try:
-                header = self._codec.fill(
-                    link.ring, message.slot, self._layout, send.memory, message.transfer_id, message.generation, chunk
-                )
-                raw_bytes, wire_bytes, digest = header.raw_bytes, header.wire_bytes, header.digest
-            except Exception as error:
-                _log.exception("cannot read the engine's KV", extra={"transfer_id": message.transfer_id})
-                failure = TransferFailed(Reason.INTERNAL, f"cannot read the engine's KV: {error}")
-        link.send(
-            Filled(
-                transfer_id=message.transfer_id,
-                slot=message.slot,
-                sequence=message.sequence,
-                raw_bytes=raw_bytes,
-                wire_bytes=wire_bytes,
-                digest=digest,
-            )
-        )
-        if send is not None and failure is not None:
-            self._cancel(send, link, failure)
+        self._slots.fill(message, self._sends.get(message.transfer_id), link)
 
     def arrived(self, message: Arrived, link: SidecarLink) -> None:
         """Write the chunk in this slot into the engine's memory, if it may be."""
-        load = self._loads.get(message.transfer_id)
-        sequence, ok = 0, False
-        failure: TransferFailed | None = None
-        try:
-            header = slot_header(link.ring, message.slot)
-            sequence = header.sequence
-            if load is not None and load.memory is not None:
-                shape = load.admit(header)
-                load.begin(header)
-                self._codec.read(link.ring, message.slot, header, shape, load.memory)
-                load.placed(header)
-                ok = True
-        except (FrameError, CodecError, LayoutError) as error:
-            _log.warning("refused a chunk: %s", error, extra={"transfer_id": message.transfer_id})
-        except Exception as error:
-            _log.exception("cannot write the engine's KV", extra={"transfer_id": message.transfer_id})
-            failure = TransferFailed(Reason.INTERNAL, f"cannot write the engine's KV: {error}")
-        link.send(Consumed(transfer_id=message.transfer_id, slot=message.slot, sequence=sequence, ok=ok))
-        if load is not None and failure is not None:
-            self._cancel(load, link, failure)
+        self._slots.place(message, self._loads.get(message.transfer_id), link)
 
     def sent(self, message: Sent) -> None:
         self._unanswered_sends.discard(message.transfer_id)
@@ -197,8 +180,13 @@ class OpenTransfers:
         load = self._loads.get(message.transfer_id)
         if load is None:
             return
-        if not load.complete:
+        if not load.complete(message.tokens):
             self._end_load(load, TransferFailed(Reason.INTERNAL, "declared loaded before every chunk was written"))
+            return
+        try:
+            kept_tokens = load.kept_tokens()
+        except CorruptPayload as error:
+            self._end_load(load, TransferFailed(Reason.CORRUPT, str(error)))
             return
         self._end_load(
             load,
@@ -207,6 +195,8 @@ class OpenTransfers:
                 chunks=message.chunks,
                 raw_bytes=message.raw_bytes,
                 wire_bytes=message.wire_bytes,
+                kept_tokens=kept_tokens,
+                tokens=message.tokens,
             ),
         )
 
@@ -231,6 +221,7 @@ class OpenTransfers:
 
     def end_all(self, reason: Reason, message: str) -> None:
         """The sidecar is gone, and with it all that it had to say."""
+        self._slots.forget()
         self._unanswered_sends.clear()
         self._unanswered_loads.clear()
         for transfer in self._all():

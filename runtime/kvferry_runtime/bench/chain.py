@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ START_S = 30.0
 ANSWER_S = 120.0
 STOP_S = 5.0
 _LOG_TAIL = 1500
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,10 @@ class Rings:
     chunk_bytes: int
     inflight_chunks: int
     buffer_bytes: int
+
+
+RINGS = Rings(TransportKind.TCP, chunk_bytes=4 << 20, inflight_chunks=4, buffer_bytes=64 << 20)
+"""What is measured unless something else is asked for. TCP, since that is what raw TCP can be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +76,27 @@ class Measured:
         return self.cpu_seconds / (len(self.seconds) * self.raw_bytes / 1e9)
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the four processes hold: open descriptors and resident bytes of each, slots of the two rings by state."""
+
+    descriptors: tuple[int, ...]
+    resident_bytes: tuple[int, ...]
+    slots: tuple[Mapping[str, int], ...]
+
+
 class Chain:
     """A running chain. Use `running`."""
 
-    def __init__(self, producer: EndProcess, consumer: EndProcess, pids: tuple[int, ...], peer: str) -> None:
+    def __init__(
+        self, producer: EndProcess, consumer: EndProcess, pids: tuple[int, ...], hosts: tuple[str, str]
+    ) -> None:
+        """hosts: addresses of the two sidecars, the producer's first."""
         self._producer = producer
         self._consumer = consumer
         self._pids = pids
-        self._peer = peer
+        self._hosts = hosts
+        self._peer = f"{hosts[0]}:{ports.SIDECAR_PEER}"
 
     def prepare(self, raw_bytes: int, paged: bool) -> None:
         """Memory for transfers of at most so many bytes on both sides."""
@@ -111,6 +129,15 @@ class Chain:
         self._producer.ask("sent", count=count)
         cpu = self._cpu_seconds() - before
         return Measured(tokens * LAYOUT.bytes_per_token, answer["wire_bytes"], tuple(answer["seconds"]), cpu)
+
+    def footprint(self) -> Footprint:
+        """Of this moment."""
+        folders = [Path(f"/proc/{pid}") for pid in self._pids]
+        return Footprint(
+            descriptors=tuple(len(list((folder / "fd").iterdir())) for folder in folders),
+            resident_bytes=tuple(int((folder / "statm").read_text().split()[1]) * _PAGE for folder in folders),
+            slots=tuple(_state(host)["ring"] for host in self._hosts),
+        )
 
     def _cpu_seconds(self) -> float:
         """Of all threads of the four processes, in nanosecond steps (the process's own clock ticks every 10 ms)."""
@@ -186,7 +213,7 @@ def running(method: str, stamps: bool, rings: Rings) -> Iterator[Chain]:
             ends.append(EndProcess(end, end_log))
             _wait_for({sidecar: sidecar_log, end: end_log}, f"{network}.{number}", "/readyz")
             pids += [sidecar.pid, end.pid]
-        yield Chain(ends[0], ends[1], tuple(pids), f"{network}.1:{ports.SIDECAR_PEER}")
+        yield Chain(ends[0], ends[1], tuple(pids), (f"{network}.1", f"{network}.2"))
 
 
 @contextmanager
@@ -240,6 +267,16 @@ def _wait_for(logs: dict[subprocess.Popen[str], Path], host: str, path: str) -> 
     raise KvferryError(f"the sidecar at {host} does not answer to {path} within {START_S} s:\n{tails}")
 
 
+def _state(host: str) -> Any:
+    """What the sidecar there says of itself."""
+    connection = http.client.HTTPConnection(host, ports.SIDECAR_HTTP, timeout=STOP_S)
+    try:
+        connection.request("GET", "/v1/state")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
 def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-_LOG_TAIL:]
 
@@ -253,6 +290,7 @@ def _config(role: Role, method: Method, rings: Rings) -> RuntimeConfig:
         transport=rings.transport,
         on_fallback=OnFallback.WARN,
         method=method,
+        auto_methods=(Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8, Method.K8V4),
         keep_exact_first=0,
         keep_exact_last=0,
         max_relative_error=1.0,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import IO
 
 from kvferry_contract.config import TransportKind
-from kvferry_runtime.errors import SettingsError
+from kvferry_runtime.bench import network_command
 
 SIZES = "64KiB,1MiB,16MiB,256MiB"
 METHODS = "none,int8,fp8"
@@ -31,8 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=TransportKind.TCP.value,
         help="default: tcp, which raw TCP can be compared with",
     )
-    transfer.add_argument("--chunk-bytes", default="1MiB", metavar="SIZE", help="default: 1MiB")
-    transfer.add_argument("--inflight-chunks", default=8, type=int, metavar="N", help="default: 8")
+    transfer.add_argument("--chunk-bytes", default="4MiB", metavar="SIZE", help="default: 4MiB")
+    transfer.add_argument("--inflight-chunks", default=4, type=int, metavar="N", help="default: 4")
     transfer.add_argument("--buffer-bytes", default="64MiB", metavar="SIZE", help="ring of each side; default: 64MiB")
     transfer.add_argument(
         "--budget", default="2GiB", metavar="SIZE", help="bytes to move for each size (default: 2GiB)"
@@ -45,6 +42,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     router.add_argument("--tokens", default=16, type=int, metavar="N", help="of an answer (default: 16)")
     router.add_argument("--prompt-tokens", default=512, type=int, metavar="N", help="of a prompt (default: 512)")
     router.set_defaults(func=run_router)
+    codecs = benches.add_parser("codecs", help="speed, size and error of every method on host memory, against memcpy")
+    codecs.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON object for each figure")
+    codecs.add_argument("--method", metavar="NAMES", help="methods to measure (default: all for host memory)")
+    codecs.add_argument(
+        "--model", type=Path, metavar="DIR", help="take KV of this model (default: Gaussian data with outlier channels)"
+    )
+    codecs.set_defaults(func=run_codecs)
+    network_command.add_parsers(benches)
 
 
 def run_transfer(args: argparse.Namespace) -> int:
@@ -54,7 +59,7 @@ def run_transfer(args: argparse.Namespace) -> int:
         SettingsError: arguments are wrong, or the file cannot be written.
         KvferryError: the measurement failed.
     """
-    from kvferry_runtime.bench import chain, figures, transfer
+    from kvferry_runtime.bench import chain, figures, output, transfer
 
     plan = transfer.Plan(
         sizes=tuple(sorted(map(figures.parse_size, args.sizes.split(",")))),
@@ -68,14 +73,7 @@ def run_transfer(args: argparse.Namespace) -> int:
         budget_bytes=figures.parse_size(args.budget),
     )
     plan.check()
-    found = []
-    with _lines(args.json) as file:
-        for figure in transfer.figures(plan, _progress):
-            found.append(figure)
-            if file is not None:
-                file.write(figure.line() + "\n")
-                file.flush()
-    sys.stdout.write(figures.table(found) + "\n")
+    output.report(transfer.figures(plan, output.progress), args.json)
     return 0
 
 
@@ -86,27 +84,26 @@ def run_router(args: argparse.Namespace) -> int:
         SettingsError: arguments are wrong, or the file cannot be written.
         KvferryError: the measurement failed.
     """
-    from kvferry_runtime.bench import figures, router
+    from kvferry_runtime.bench import output, router
 
     load = router.Load(args.requests, args.at_a_time, args.tokens, args.prompt_tokens)
     load.check()
-    with _lines(args.json) as file:
-        found = router.figures(load)
-        if file is not None:
-            file.writelines(figure.line() + "\n" for figure in found)
-    sys.stdout.write(figures.table(found) + "\n")
+    output.report(router.figures(load), args.json)
     return 0
 
 
-def _lines(path: Path | None) -> AbstractContextManager[IO[str] | None]:
-    if path is None:
-        return nullcontext()
-    try:
-        return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror}") from error
+def run_codecs(args: argparse.Namespace) -> int:
+    """Print a table, and write JSON lines if asked to.
 
+    Raises:
+        SettingsError: arguments are wrong, or the file cannot be written.
+        KvferryError: the model cannot be loaded, or a method cannot carry its KV.
+    """
+    from kvferry_runtime.bench import codecs, kv_samples, output
+    from kvferry_runtime.codec.registry import HOST_METHODS
 
-def _progress(step: str) -> None:
-    sys.stderr.write(f"… {step}\n")
-    sys.stderr.flush()
+    methods = HOST_METHODS if args.method is None else tuple(args.method.split(","))
+    codecs.check_methods(methods)
+    sample = kv_samples.gaussian() if args.model is None else kv_samples.of_model(args.model)
+    output.report(codecs.figures(sample, methods, output.progress), args.json)
+    return 0

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvferry_contract.config import Integrity
+from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.agent.slot_codec import SlotCodec
 from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
 from kvferry_runtime.errors import CorruptPayload
@@ -43,4 +44,6 @@ class StampCodec(Codec):
 
 def stamping() -> SlotCodec:
     codec = StampCodec()
-    return SlotCodec(method=codec, exact=codec, codecs={codec.name: codec}, integrity=Integrity.HEADER)
+    return SlotCodec(
+        method=codec, exact=codec, codecs={codec.name: codec}, integrity=Integrity.HEADER, checks=SelfCheck(1.0)
+    )

@@ -55,9 +55,11 @@ def figures(plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
     plan.check()
     progress("limits of this machine: memcpy, raw TCP")
     limit = limits.measure()
+    progress(f"raw TCP is {'one plain stream, for want of iperf3' if limit.iperf3 is None else 'one stream of iperf3'}")
     cores = float(limit.cores)
     yield Figure("transfer.limit.memcpy", limit.memcpy, "GB/s", None, None, 3)
     yield Figure("transfer.limit.raw_tcp", limit.raw_tcp, "GB/s", limit.memcpy, limit.raw_tcp / limit.memcpy, 1)
+    yield Figure("transfer.limit.plain_sockets", limit.sockets, "GB/s", limit.memcpy, limit.sockets / limit.memcpy, 1)
     yield Figure("transfer.limit.cpu_bound", limit.chain_bound, "GB/s", cores, limit.chain_bound / cores, 1)
     largest = plan.sizes[-1]
     with _chain(plan, "none", stamps=True) as chain:

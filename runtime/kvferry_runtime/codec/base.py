@@ -38,6 +38,13 @@ class ScaleScope(IntEnum):
 
     NONE = 0
     TOKEN_AND_HEAD = 1
+    """One row."""
+    HEAD = 2
+    """All tokens of the chunk at one layer, part and head."""
+    TENSOR = 3
+    """All tokens and heads of the chunk at one layer and part."""
+    GROUP = 4
+    """A few neighbours within a row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Messages between agent (engine process) and sidecar over the control socket of the ring.
 
-The socket is a Unix SEQPACKET: one message a packet, msgpack, at most `MAX_PACKET_BYTES`. The sidecar owns every
-slot. Life of a slot on prefill: free → `Fill` lends it to the agent, who writes header and payload → `Filled` gives
+The socket is a Unix SEQPACKET: up to `MAX_BATCH` messages a packet, msgpack, at most `MAX_PACKET_BYTES` in all. The
+sidecar owns every slot.
+
+Life of a slot on prefill: free → `Fill` lends it to the agent, who writes header and payload → `Filled` gives
 it back → sent → free when the peer acknowledged it. On decode: posted as a receive → arrived → `Arrived` lends it →
 `Consumed` gives it back → posted again. A slot that is lent when the agent's socket closes is free again, since the
 process that could write it is gone (an agent closes its socket only after its copies have ended).
@@ -17,15 +19,18 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""History: 1, one message a packet; 2, several, and a choice of method for each chunk."""
 MAX_PACKET_BYTES = 64 * 1024
 MAX_BATCH = 64
+"""Messages in one packet, and chunks in one `ChunksReady`."""
 
 Text = Annotated[str, Meta(max_length=256)]
 LongText = Annotated[str, Meta(max_length=1024)]
 TransferId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
+Rate = Annotated[float, Meta(gt=0)]
 U64 = Annotated[int, Meta(ge=0)]
 """msgpack itself ends at 2^64 - 1."""
 Nanoseconds = Annotated[int, Meta(ge=0)]
@@ -58,15 +63,31 @@ class Beat(RingMessage, frozen=True, tag="beat"):
     age_ms: Size
 
 
+class OfferedMethod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A method that may be used, as this engine measured it: see `auto.speeds.MethodSpeed`."""
+
+    method: Text
+    ratio: Rate
+    encode: Rate
+    decode: Rate
+
+
 class Offer(RingMessage, frozen=True, tag="offer"):
-    """Prefill: this transfer's KV will become ready here. tokens: of the whole prompt."""
+    """Prefill: this transfer's KV will become ready here. tokens: of the whole prompt.
+
+    codec: a method, or "auto": then the sidecar chooses among `methods` (least lossy first) for each chunk. layerwise:
+    None if the sidecar is to choose that. compute_us: expected of the forward pass, 0 if nothing was measured. Where
+    there is something to choose, `Chosen` follows when the transfer is bound to a peer.
+    """
 
     transfer_id: TransferId
     tokens: Count
     estimated_bytes: Size
     codec: Text
-    layerwise: bool
+    layerwise: bool | None
     deadline_ms: Count
+    methods: Annotated[list[OfferedMethod], Meta(max_length=32)] = []
+    compute_us: Size = 0
 
 
 class ReadyChunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -76,13 +97,39 @@ class ReadyChunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     raw_bytes: Size
 
 
+class ManifestLayer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    layer: Count
+    tokens: Count
+    chunks: Count
+
+
+class Cut(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A place at which the transfer could end: the first `chunks` chunks hold `tokens` tokens of every layer."""
+
+    tokens: Count
+    chunks: Count
+    layers: Annotated[list[ManifestLayer], Meta(max_length=1024)]
+
+
 class ChunksReady(RingMessage, frozen=True, tag="ready"):
+    """cut: behind the last of these chunks, where `Chosen` asked for such places."""
+
     transfer_id: TransferId
     chunks: Annotated[list[ReadyChunk], Meta(max_length=MAX_BATCH)]
+    cut: Cut | None = None
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What decoding a chunk here gave: the error of `codec.error`. failed: it was too large, so the chunk went exact,
+    and the method is not used any longer for its layers."""
+
+    method: Text
+    relative_error: Annotated[float, Meta(ge=0)]
+    failed: bool
 
 
 class Filled(RingMessage, frozen=True, tag="filled"):
-    """Answer to `Fill`: the slot holds header and payload.
+    """Answer to `Fill`: the slot holds header and payload. check: None where none was made.
 
     wire_bytes: of the payload. wire_bytes 0: nothing was written, because the transfer is over for this agent (a
     `Cancel` crossed the `Fill`); the slot is free again and the chunk must not be sent.
@@ -94,12 +141,7 @@ class Filled(RingMessage, frozen=True, tag="filled"):
     raw_bytes: Size
     wire_bytes: Size
     digest: U64
-
-
-class ManifestLayer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    layer: Count
-    tokens: Count
-    chunks: Count
+    check: Check | None = None
 
 
 class SealOffer(RingMessage, frozen=True, tag="seal"):
@@ -114,13 +156,17 @@ class SealOffer(RingMessage, frozen=True, tag="seal"):
 
 
 class Fetch(RingMessage, frozen=True, tag="fetch"):
-    """Decode: load this range of the prompt from these peers, which together hold every layer that is held here."""
+    """Decode: load this range of the prompt from these peers, which together hold every layer that is held here.
+
+    resume_tokens: a shorter range will do, of a multiple of so many tokens; the engine computes the rest. 0: it cannot.
+    """
 
     transfer_id: TransferId
     peers: Annotated[list[Text], Meta(min_length=1, max_length=64)]
     token_start: Count
     token_stop: Count
     deadline_ms: Count
+    resume_tokens: Count = 0
 
 
 class Consumed(RingMessage, frozen=True, tag="consumed"):
@@ -157,13 +203,30 @@ class Refused(RingMessage, frozen=True, tag="refused"):
     message: LongText
 
 
+class Chosen(RingMessage, frozen=True, tag="chosen"):
+    """Prefill: how to cut an offer into chunks. May come again with another generation, when it is cut already.
+
+    exact_apart: tokens that lossy methods must leave alone get chunks of their own. band_tokens: all layers of so many
+    tokens come first, then those of the next ones, with a `Cut` in between; 0: as is best otherwise.
+    """
+
+    transfer_id: TransferId
+    layerwise: bool
+    exact_apart: bool
+    band_tokens: Count = 0
+
+
 class Fill(RingMessage, frozen=True, tag="fill"):
-    """Write this chunk into this slot. A chunk may be asked for again in another generation (failurePolicy Retry)."""
+    """Write this chunk into this slot. A chunk may be asked for again in another generation (failurePolicy Retry).
+
+    codec: the method to use where a chunk may have any; empty: the one that was offered.
+    """
 
     transfer_id: TransferId
     slot: Count
     sequence: Count
     generation: Count
+    codec: Text = ""
 
 
 class Sent(RingMessage, frozen=True, tag="sent"):
@@ -183,13 +246,14 @@ class Arrived(RingMessage, frozen=True, tag="arrived"):
 
 
 class Loaded(RingMessage, frozen=True, tag="loaded"):
-    """Decode: every layer and token of the range is in place and acknowledged."""
+    """Decode: every layer and token of the range is in place and acknowledged, or of its first `tokens` tokens."""
 
     transfer_id: TransferId
     first_token: Annotated[int, Meta(ge=-1, le=2**31)]
     chunks: Count
     raw_bytes: Size
     wire_bytes: Size
+    tokens: Count | None = None
 
 
 class LoadFailed(RingMessage, frozen=True, tag="failed"):
@@ -201,4 +265,4 @@ class LoadFailed(RingMessage, frozen=True, tag="failed"):
 
 
 FromAgent = Attach | Beat | Offer | ChunksReady | Filled | SealOffer | Fetch | Consumed | Cancel
-FromSidecar = Attached | Refused | Alive | Fill | Sent | Arrived | Loaded | LoadFailed
+FromSidecar = Attached | Refused | Alive | Chosen | Fill | Sent | Arrived | Loaded | LoadFailed

@@ -1,4 +1,4 @@
-"""The ring's control socket: Unix SEQPACKET, one message a packet.
+"""The ring's control socket: Unix SEQPACKET, messages that come together share a packet.
 
 The sidecar's side lives in its event loop and serves one agent at a time. The agent's side never blocks either: the
 agent polls its descriptor together with its own wake-ups. Both queue what the other side does not read yet, up to a
@@ -19,10 +19,10 @@ from pathlib import Path
 from kvferry_contract import paths
 from kvferry_runtime.errors import RingError, RingUnavailable, SettingsError
 from kvferry_runtime.ring import packets
-from kvferry_runtime.ring.messages import MAX_PACKET_BYTES, FromAgent, FromSidecar, Refused, RingMessage
+from kvferry_runtime.ring.messages import MAX_BATCH, MAX_PACKET_BYTES, FromAgent, FromSidecar, Refused, RingMessage
 
 MAX_QUEUED = 8192
-"""Packets that may wait for the other side; far more than all slots and transfers of a busy pod cause."""
+"""Messages that may wait for the other side; far more than all slots and transfers of a busy pod cause."""
 
 ACCEPT_RETRY_SECONDS = 0.5
 
@@ -32,37 +32,50 @@ _log = logging.getLogger(__name__)
 
 
 class PacketQueue:
-    """Outgoing packets of one non-blocking socket, sent in order as the other side takes them."""
+    """Outgoing messages of one non-blocking socket, sent in order as the other side takes them."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._waiting: deque[bytes] = deque()
+        self._packet = b""
 
     @property
     def empty(self) -> bool:
-        return not self._waiting
+        return not self._waiting and not self._packet
 
-    def put(self, packet: bytes) -> None:
-        """Send now what the socket takes, keep the rest.
+    def put(self, message: bytes) -> None:
+        """Keep an encoded message for the next packet, which goes out now if it is full.
 
         Raises:
-            RingUnavailable: the other side went away, or has not read for `MAX_QUEUED` packets.
+            RingUnavailable: the other side went away, or has left `MAX_QUEUED` messages unread.
         """
         if len(self._waiting) >= MAX_QUEUED:
-            raise RingUnavailable(f"the other side of the ring has left {MAX_QUEUED} packets unread")
-        self._waiting.append(packet)
-        self.flush()
+            raise RingUnavailable(f"the other side of the ring has left {MAX_QUEUED} messages unread")
+        self._waiting.append(message)
+        if len(self._waiting) >= MAX_BATCH:
+            self.flush()
 
     def flush(self) -> None:
-        """Raises RingUnavailable if the other side went away."""
+        """Send now what the socket takes. Raises RingUnavailable if the other side went away."""
         try:
-            while self._waiting:
-                self._socket.send(self._waiting[0])
-                self._waiting.popleft()
+            while self._packet or self._waiting:
+                if not self._packet:
+                    self._packet = self._next()
+                self._socket.send(self._packet)
+                self._packet = b""
         except BlockingIOError:
             return
         except OSError as error:
             raise RingUnavailable(f"the other side of the ring went away: {error.strerror}") from error
+
+    def _next(self) -> bytes:
+        """A packet of as many messages as fit."""
+        waiting, room = self._waiting, packets.MAX_MESSAGE_BYTES
+        items: list[bytes] = []
+        while waiting and len(items) < MAX_BATCH and len(waiting[0]) <= room:
+            room -= len(waiting[0])
+            items.append(waiting.popleft())
+        return packets.packet_of(items)
 
 
 class AgentChannel:
@@ -73,88 +86,88 @@ class AgentChannel:
         self._loop = asyncio.get_running_loop()
         self._queue = PacketQueue(sock)
         self._closed = False
-        self._readable: asyncio.Future[None] | None = None
+        self._flush_due = False
+        self._writing = False
+        self._on_messages: Callable[[list[FromAgent]], None] = lambda _messages: None
+        self._on_closed: Callable[[RingError], None] = lambda _error: None
 
     @property
     def closed(self) -> bool:
         return self._closed
 
+    def start(self, on_messages: Callable[[list[FromAgent]], None], on_closed: Callable[[RingError], None]) -> None:
+        """Begin to read. on_messages: gets what came in one packet. on_closed: called once, when the agent went away
+        (`RingUnavailable`) or sent what is no message (`RingError`), but not after `close`."""
+        self._on_messages, self._on_closed = on_messages, on_closed
+        if not self._closed:
+            self._loop.add_reader(self._socket, self._on_readable)
+
     def send(self, message: FromSidecar) -> None:
-        """Queue a message; never blocks.
+        """Queue a message, which goes out together with all others of this turn of the event loop; never blocks.
 
         Raises:
             RingUnavailable: the channel is closed, or the agent does not read; it is then closed.
             RingError: the message is too large.
         """
-        packet = packets.encode(message)
+        item = packets.encode_message(message)
         if self._closed:
             raise RingUnavailable("the agent is gone")
         try:
-            self._queue.put(packet)
-        except RingUnavailable:
-            self.close()
+            self._queue.put(item)
+        except RingUnavailable as error:
+            self._lose(error)
             raise
-        if not self._queue.empty:
-            self._loop.add_writer(self._socket, self._on_writable)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
 
-    async def receive(self) -> FromAgent:
-        """The next message.
-
-        Raises:
-            RingUnavailable: the agent went away or the channel was closed.
-            RingError: the agent sent what is no message; the channel is closed.
-        """
-        packet = await self._packet()
-        if not packet:
-            self.close()
-            raise RingUnavailable("the agent went away")
+    def flush(self) -> None:
+        """Send what is queued now, not only when this turn of the loop ends. An agent that is gone is reported soon."""
+        self._flush_due = False
+        if self._closed:
+            return
         try:
-            return packets.decode_from_agent(packet)
-        except RingError:
-            self.close()
-            raise
+            self._queue.flush()
+        except RingUnavailable as error:
+            self._lose(error)
+            return
+        if self._writing == self._queue.empty:
+            self._writing = not self._writing
+            if self._writing:
+                self._loop.add_writer(self._socket, self.flush)
+            else:
+                self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        """Idempotent. A pending `receive` ends with RingUnavailable."""
+        """Send what the agent takes at once, and close. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self._loop.remove_writer(self._socket)
         self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._wake()
-
-    async def _packet(self) -> bytes:
-        while not self._closed:
-            try:
-                return self._socket.recv(MAX_PACKET_BYTES + 1)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                self.close()
-                raise RingUnavailable(f"the agent went away: {error.strerror}") from error
-            self._readable = self._loop.create_future()
-            self._loop.add_reader(self._socket, self._wake)
-            try:
-                await self._readable
-            finally:
-                self._readable = None
-                if not self._closed:
-                    self._loop.remove_reader(self._socket)
-        raise RingUnavailable("the agent is gone")
-
-    def _wake(self) -> None:
-        if self._readable is not None and not self._readable.done():
-            self._readable.set_result(None)
-
-    def _on_writable(self) -> None:
-        try:
+        with contextlib.suppress(RingUnavailable):
             self._queue.flush()
-        except RingUnavailable:
-            self.close()
+        self._socket.close()
+
+    def _on_readable(self) -> None:
+        """One packet in each turn of the loop, so that the rest of it gets its turn however much the agent says."""
+        try:
+            packet = self._socket.recv(MAX_PACKET_BYTES + 1)
+            if not packet:
+                raise RingUnavailable("the agent went away")
+            messages = packets.decode_from_agent(packet)
+        except BlockingIOError:
             return
-        if self._queue.empty:
-            self._loop.remove_writer(self._socket)
+        except OSError as error:
+            self._lose(RingUnavailable(f"the agent went away: {error.strerror}"))
+        except RingError as error:
+            self._lose(error)
+        else:
+            self._on_messages(messages)
+
+    def _lose(self, error: RingError) -> None:
+        self.close()
+        self._loop.call_soon(self._on_closed, error)
 
 
 class AgentServer:
@@ -258,21 +271,23 @@ class SidecarSocket:
         """Packets wait: poll for writability too, then call `flush`."""
         return not self._queue.empty
 
-    def send(self, message: RingMessage) -> None:
-        """Queue a message; never blocks.
+    def send(self, message: RingMessage, more: bool = False) -> None:
+        """Queue a message; never blocks. more: others follow soon, `flush` sends them together.
 
         Raises:
             RingUnavailable: the sidecar went away or does not read.
             RingError: the message is too large.
         """
-        self._queue.put(packets.encode(message))
+        self._queue.put(packets.encode_message(message))
+        if not more:
+            self._queue.flush()
 
     def flush(self) -> None:
         """Raises RingUnavailable if the sidecar went away."""
         self._queue.flush()
 
-    def receive(self) -> FromSidecar | None:
-        """The next message, None if there is none now.
+    def receive(self) -> list[FromSidecar]:
+        """The messages of one packet, none if there is none now.
 
         Raises:
             RingUnavailable: the sidecar went away.
@@ -281,7 +296,7 @@ class SidecarSocket:
         try:
             packet = self._socket.recv(MAX_PACKET_BYTES + 1)
         except BlockingIOError:
-            return None
+            return []
         except OSError as error:
             raise RingUnavailable(f"the sidecar went away: {error.strerror}") from error
         if not packet:
@@ -289,7 +304,10 @@ class SidecarSocket:
         return packets.decode_from_sidecar(packet)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Send what the sidecar takes at once, and close. Idempotent."""
+        if self._socket.fileno() >= 0:
+            with contextlib.suppress(RingUnavailable):
+                self._queue.flush()
         self._socket.close()
 
 

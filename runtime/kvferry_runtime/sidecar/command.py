@@ -1,4 +1,4 @@
-"""`kvferry-runtime sidecar`: settings come from the environment alone, as the operator renders it."""
+"""`kvferry-runtime sidecar`: settings come from the environment, as the operator renders it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Runs until SIGTERM, then lets open transfers end. Settings come from the environment: "
         f"{env.CONFIG}, {env.ROLE}, {env.RING_DIR}, {env.KEY_FILE}, {env.POD_IP}, {env.POD_NAME}.",
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", help=f"write a timeline there at the end; ${env.TRACE} if not given, else none"
+    )
     parser.set_defaults(func=run)
 
 
@@ -28,4 +31,5 @@ def run(args: argparse.Namespace) -> int:
     from kvferry_runtime.sidecar import process
     from kvferry_runtime.sidecar.settings import SidecarSettings
 
-    return process.run(SidecarSettings.from_environment(os.environ))
+    trace = {env.TRACE: args.trace} if args.trace else {}
+    return process.run(SidecarSettings.from_environment(os.environ | trace))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from kvferry_runtime.ring.messages import (
 )
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar import resources
+from kvferry_runtime.sidecar.chunk_events import ChunkEvents
 from kvferry_runtime.sidecar.door import Door
 from kvferry_runtime.sidecar.hub import AgentHub
 from kvferry_runtime.sidecar.metrics import Metrics
@@ -39,6 +41,7 @@ from kvferry_runtime.sidecar.send_session import SendSession
 from kvferry_runtime.sidecar.sends import Sends
 from kvferry_runtime.sidecar.session import Session
 from kvferry_runtime.sidecar.settings import SidecarSettings
+from kvferry_runtime.trace.recorder import Recorder
 from kvferry_runtime.transport.base import Connection, Listener, Transport
 from kvferry_runtime.wire.handshake import Agreed, Party
 from kvferry_runtime.wire.messages import GoAway
@@ -50,13 +53,19 @@ class SidecarCore:
     """Call `start` once, then `close` in every case. `drain` before `close` lets open transfers end."""
 
     def __init__(
-        self, settings: SidecarSettings, transport: Transport, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: SidecarSettings,
+        transport: Transport,
+        clock: Callable[[], float] = time.monotonic,
+        recorder: Recorder | None = None,
     ) -> None:
+        """recorder: where a timeline is asked for."""
         self.settings = settings
         self.metrics = Metrics()
         self.records = Records()
         self._transport = transport
         self._clock = clock
+        self._recorder = recorder
         self._resources = resources.found()
         self._boot_id = secrets.token_bytes(16)
         self._draining = False
@@ -81,8 +90,10 @@ class SidecarCore:
         self._slots = RingSlots(self._ring)
         self._hub = AgentHub(settings.role, self._ring, self._boot_id.hex(), self, self._clock)
         shared = (self._slots, self._hub, self.records, self.metrics, settings.retries, self._clock)
-        self._sends = Sends(*shared)
+        self._sends = Sends(*shared, settings.transfer)
         self._receives = Receives(*shared)
+        if self._recorder is not None:
+            self._sends.events = self._receives.events = ChunkEvents(self._recorder, self._slots)
         self._slots.on_free = self._sends.pump_soon
         self._sends.on_over = self._receives.on_over = self._over.set
         self._peers = Peers(
@@ -153,8 +164,7 @@ class SidecarCore:
             "fingerprint": fingerprint.digest(self._fingerprint),
             "memlock_bytes": self._resources.memlock_bytes,
             "devices": list(self._resources.devices),
-            # the error of lossy methods is measured by nobody yet
-            "totals": self.metrics.sent() | {"max_relative_error": None},
+            "totals": self.metrics.sent(),
             "transfers": {"open_send": self._sends.open, "open_receive": self._receives.open},
         }
 
@@ -227,6 +237,10 @@ class SidecarCore:
                 self._sends.cancel(message)
                 self._receives.cancel(message)
 
+    def agent_paused(self) -> None:
+        self._sends.settle()
+        self._receives.settle()
+
     def agent_lost(self, message: str) -> None:
         self._sends.agent_lost(message)
         self._receives.agent_lost(message)
@@ -293,6 +307,11 @@ class SidecarCore:
         """Gauges that are read when they are asked for."""
         gauge, gauges = self.metrics.gauge, self.metrics.gauges
         gauge("agent_attached", "1 if an engine is attached", lambda: float(self.attached))
+        gauge(
+            "max_relative_error",
+            "Largest error of a lossy method that a check at the sender found; NaN before the first one",
+            lambda: math.nan if self.metrics.max_relative_error is None else self.metrics.max_relative_error,
+        )
         gauge("draining", "1 while shutting down", lambda: float(self._draining))
         gauge(
             "engine_age_seconds",

@@ -25,8 +25,6 @@ from kvferry_runtime.ring.socket import AgentChannel, AgentServer
 
 ATTACH_SECONDS = 5.0
 """How long an agent may take from connecting to `Attach`."""
-MESSAGES_A_TURN = 64
-"""Then the rest of the loop gets a turn, however much the agent says: `receive` does not wait while there is more."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +36,9 @@ class AgentEvents(Protocol):
 
     def agent_said(self, message: FromAgent) -> None:
         """Raises ProtocolError or RingError when the agent has a defect; it is then detached."""
+
+    def agent_paused(self) -> None:
+        """It has said all that it said at once."""
 
     def agent_lost(self, message: str) -> None:
         """Its process is gone, or was sent away. It does not touch the ring any more."""
@@ -56,7 +57,6 @@ class AgentHub:
         self._clock = clock
         self._server = AgentServer()
         self._channel: AgentChannel | None = None
-        self._readers: set[asyncio.Task[None]] = set()
         self._beat_age = 0.0
         self._beat_at = 0.0
         self.attach: Attach | None = None
@@ -84,36 +84,54 @@ class AgentHub:
     async def close(self) -> None:
         """Idempotent."""
         await self._server.close()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
 
     def _accepted(self, channel: AgentChannel) -> None:
-        reader = asyncio.create_task(self._serve(channel), name="agent-reader")
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
+        waiting = asyncio.get_running_loop().call_later(ATTACH_SECONDS, self._too_late, channel)
 
-    async def _serve(self, channel: AgentChannel) -> None:
+        def closed(error: RingError) -> None:
+            waiting.cancel()
+            self._closed(channel, error)
+
+        def heard(messages: list[FromAgent]) -> None:
+            waiting.cancel()
+            self._heard(channel, messages)
+
+        channel.start(heard, closed)
+
+    def _heard(self, channel: AgentChannel, messages: list[FromAgent]) -> None:
         try:
-            async with asyncio.timeout(ATTACH_SECONDS):
-                first = await channel.receive()
-            if not self._admit(channel, first):
-                return
-            while True:
-                for _ in range(MESSAGES_A_TURN):
-                    self._dispatch(await channel.receive())
-                await asyncio.sleep(0)
-        except TimeoutError:
-            _log.warning("an agent did not attach within %s s", ATTACH_SECONDS)
-        except RingUnavailable as error:
-            self._lost(channel, str(error))
+            if channel is not self._channel:
+                first, *messages = messages
+                if not self._admit(channel, first):
+                    channel.close()
+                    return
+            for message in messages:
+                if channel.closed:
+                    return
+                self._dispatch(message)
+            self._events.agent_paused()
+            channel.flush()
         except (RingError, ProtocolError) as error:
-            _log.error("the agent is sent away: %s", error)
-            self._lost(channel, f"the engine's agent has a defect: {error}")
+            self._send_away(channel, error)
         except Exception as error:
             _log.exception("the agent is sent away after a defect of the sidecar")
+            channel.close()
             self._lost(channel, f"defect in the sidecar: {error!r}")
-        finally:
+
+    def _closed(self, channel: AgentChannel, error: RingError) -> None:
+        if isinstance(error, RingUnavailable):
+            self._lost(channel, str(error))
+        else:
+            self._send_away(channel, error)
+
+    def _send_away(self, channel: AgentChannel, error: Exception) -> None:
+        _log.error("the agent is sent away: %s", error)
+        channel.close()
+        self._lost(channel, f"the engine's agent has a defect: {error}")
+
+    def _too_late(self, channel: AgentChannel) -> None:
+        if not channel.closed:
+            _log.warning("an agent did not attach within %s s", ATTACH_SECONDS)
             channel.close()
 
     def _admit(self, channel: AgentChannel, message: FromAgent) -> bool:

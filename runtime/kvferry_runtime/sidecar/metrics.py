@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from kvferry_runtime.auto.choice import Choice, Why
+from kvferry_runtime.codec.registry import METHODS
 from kvferry_runtime.errors import Reason
+from kvferry_runtime.ring.messages import Check
 from kvferry_runtime.sidecar.records import Direction
 from kvferry_runtime.wire.effects import DropReason
 from kvferry_runtime.wire.handshake import Refusal
@@ -35,6 +38,14 @@ class Metrics:
         self.fallbacks = self._counter("transport_fallbacks", "Sessions on lanes of another kind than asked for")
         self.wire_seconds = self._counter("wire_seconds", "Time in which a sent chunk was in flight")
         self.hidden_seconds = self._counter("hidden_wire_seconds", "The part of it behind the forward pass")
+        self.chosen = self._counter("method_chosen", "Transfers by their first method, and why", "method", "why")
+        self.shortened = self._counter("transfers_shortened", "Transfers of which decode computes the end itself")
+        self.checks = self._counter("method_checks", "Chunks decoded at the sender to measure their error", "method")
+        self.switched_off = self._counter(
+            "method_switched_off", "Checks above maxRelativeError: the layers go exact from then on", "method"
+        )
+        self.max_relative_error: float | None = None
+        """Largest of all checks since the start; None before the first one."""
         self.seconds = Histogram(
             "kvferry_transfer_seconds",
             "From offer or fetch to the end of a committed transfer",
@@ -49,6 +60,11 @@ class Metrics:
                 counter.labels(direction.value)
             for reason in Reason:
                 self.failed.labels(direction.value, reason.value)
+        for method in METHODS:
+            self.checks.labels(method)
+            self.switched_off.labels(method)
+            for why in Why:
+                self.chosen.labels(method, why.value)
         for drop in DropReason:
             self.dropped.labels(drop.value)
         for refusal in Refusal:
@@ -68,7 +84,19 @@ class Metrics:
         for key, value in values.items():
             gauge.labels(key).set_function(value)
 
-    def sent(self) -> dict[str, int | float]:
+    def chose(self, choice: Choice) -> None:
+        """A transfer is bound to a peer. As with checks: only names of this version are labels."""
+        if choice.method in METHODS:
+            self.chosen.labels(choice.method, choice.why.value).inc()
+
+    def checked(self, check: Check) -> None:
+        """A chunk was decoded at the sender. Names that are no method would be labels without bound."""
+        self.max_relative_error = max(self.max_relative_error or 0.0, check.relative_error)
+        if check.method in METHODS:
+            self.checks.labels(check.method).inc()
+            self.switched_off.labels(check.method).inc(int(check.failed))
+
+    def sent(self) -> dict[str, int | float | None]:
         """Totals of the committed transfers that this side sent, by their names in GET /v1/state."""
         label = Direction.SEND.value
         return {
@@ -77,6 +105,7 @@ class Metrics:
             "bytes_wire": int(_value(self.wire_bytes, label)),
             "wire_seconds": _value(self.wire_seconds),
             "hidden_seconds": _value(self.hidden_seconds),
+            "max_relative_error": self.max_relative_error,
         }
 
     def exposition(self) -> bytes:

@@ -53,17 +53,25 @@ class Peers:
     def sessions(self) -> list[ReceiveSession]:
         return list(self._sessions.values())
 
+    def usable(self, address: str) -> ReceiveSession | None:
+        """The session to this `host:port`, if there is one that takes new transfers."""
+        session = self._sessions.get(address)
+        if session is None or not session.open or session.exhausted or session.draining:
+            return None
+        return session
+
     async def session(self, address: str, timeout: float) -> ReceiveSession:
         """The session to this `host:port`, dialled if there is none.
 
         Raises:
             TransferFailed: there is none within `timeout` seconds, or the peer takes no new transfers.
         """
-        session = self._sessions.get(address)
-        if session is not None and session.open and not session.exhausted:
-            if session.draining:
-                raise TransferFailed(Reason.DRAINING, f"{address} is shutting down")
+        session = self.usable(address)
+        if session is not None:
             return session
+        known = self._sessions.get(address)
+        if known is not None and known.open and known.draining:
+            raise TransferFailed(Reason.DRAINING, f"{address} is shutting down")
         dial = self._dials.get(address)
         if dial is None:
             dial = asyncio.create_task(self._dial(address, timeout), name=f"dial {address}")

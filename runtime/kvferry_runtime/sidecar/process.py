@@ -14,6 +14,7 @@ from kvferry_runtime.sidecar import preflight, resources
 from kvferry_runtime.sidecar.core import SidecarCore
 from kvferry_runtime.sidecar.http import serve
 from kvferry_runtime.sidecar.settings import SidecarSettings
+from kvferry_runtime.trace.recorder import Recorder, for_process
 from kvferry_runtime.transport.base import Transport
 
 _log = logging.getLogger(__name__)
@@ -26,11 +27,16 @@ def run(settings: SidecarSettings) -> int:
         SettingsError: no UCX, an address that is not free, too little shared memory, no RDMA where it must be.
     """
     _check_rdma(settings)
-    return asyncio.run(_run(settings))
+    recorder = for_process(settings.trace, f"{settings.role.value} sidecar {settings.group}")
+    try:
+        return asyncio.run(_run(settings, recorder))
+    finally:
+        if recorder is not None and settings.trace is not None:
+            recorder.write(settings.trace)
 
 
-async def _run(settings: SidecarSettings) -> int:
-    core = SidecarCore(settings, _transport(settings))
+async def _run(settings: SidecarSettings, recorder: Recorder | None) -> int:
+    core = SidecarCore(settings, _transport(settings), recorder=recorder)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,8 +10,9 @@ from kvferry_runtime.errors import Reason, TransportError
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar.records import Direction
 from kvferry_runtime.sidecar.ring_slots import RingSlots
-from kvferry_runtime.sidecar.session import Session, failure_of
+from kvferry_runtime.sidecar.session import Session
 from kvferry_runtime.transport.base import Connection
+from kvferry_runtime.transport.buffers import BufferFuture
 from kvferry_runtime.wire.credits import ReceiveCredits
 from kvferry_runtime.wire.handshake import Agreed
 from kvferry_runtime.wire.liveness import DataFlow
@@ -36,7 +37,7 @@ class ReceiveSession(Session):
         self._slots = slots
         self._credits = ReceiveCredits()
         self._flow = DataFlow()
-        self._posted: dict[int, asyncio.Future[None]] = {}
+        self._posted: dict[int, BufferFuture] = {}
         self._acks: list[Ack] = []
         self._unread: list[int] = []
         self._credit_due = False
@@ -84,7 +85,7 @@ class ReceiveSession(Session):
             self.fail(Reason.PEER_LOST, f"{self.peer}: {error}")
             return
         self._posted[slot] = future
-        future.add_done_callback(partial(self._done, slot, number))
+        future.when_back(partial(self._done, slot, number))
         self._flush_soon()
 
     def acknowledge(self, ack: Ack) -> None:
@@ -129,9 +130,8 @@ class ReceiveSession(Session):
             part = slice(start, start + MAX_ACKS)
             super().tell(Credit(limit=self._credits.limit, acks=acks[part], unread=unread[part]))
 
-    def _done(self, slot: int, number: int, future: asyncio.Future[None]) -> None:
+    def _done(self, slot: int, number: int, error: TransportError | None) -> None:
         del self._posted[slot]
-        error = failure_of(future)
         if error is not None or not self.open:
             self._slots.move(slot, SlotState.FREE)
             if error is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kvferry_runtime.errors import FrameError, ProtocolError, Reason, TransferFailed
 from kvferry_runtime.ring.messages import Arrived, Cancel, Consumed, Fetch, Loaded, LoadFailed
 from kvferry_runtime.ring.slots import SlotState
+from kvferry_runtime.sidecar.chunk_events import ChunkEvents
 from kvferry_runtime.sidecar.hub import AgentHub
 from kvferry_runtime.sidecar.log_limit import LogLimit
 from kvferry_runtime.sidecar.metrics import Metrics
@@ -67,9 +68,13 @@ class Receives:
         self._clock = clock
         self._receives: dict[str, _Receive] = {}
         self._loans: dict[int, _Loan] = {}
+        self._touched: dict[str, _Receive] = {}
+        """Transfers to which something happened in this turn of the event loop."""
         self._draining = False
         self._log_limit = LogLimit(clock)
         self.on_over: Callable[[], None] = lambda: None
+        self.events: ChunkEvents | None = None
+        """Set by the owner where a timeline is asked for."""
         self.peers: Peers
         """Set by the owner, since each of the two needs the other."""
 
@@ -95,6 +100,7 @@ class Receives:
             codecs=tuple(attach.codecs),
             deadline=now + message.deadline_ms / 1000,
             retries=self._retries,
+            resume_tokens=message.resume_tokens,
         )
         machine = IncomingTransfer(wanted)
         record = TransferRecord(
@@ -188,6 +194,8 @@ class Receives:
             session.reject(number)
             self._drop(session, slot, DropReason.BAD_HEADER)
         else:
+            if self.events is not None:
+                self.events.received(header)
             self._place(session, slot, header, now)
 
     def _place(self, session: ReceiveSession, slot: int, header: DataHeader, now: float) -> None:
@@ -255,9 +263,21 @@ class Receives:
                         session.acknowledge(effect.ack)
                 case Finished():
                     self._finish(receive, effect)
-        self._update(receive)
+        if not self._touched:
+            asyncio.get_running_loop().call_soon(self.settle)
+        self._touched[receive.record.id] = receive
+
+    def settle(self) -> None:
+        """Once after all that happened in one turn of the event loop, and not after each chunk."""
+        touched, self._touched = self._touched, {}
+        for receive in touched.values():
+            self._update(receive)
 
     def _connect(self, receive: _Receive, peer: str) -> None:
+        session = self.peers.usable(peer)
+        if session is not None:
+            self._bind(receive, peer, session)
+            return
         dial = asyncio.create_task(self._reach(receive, peer, receive.machine.generation), name=f"reach {peer}")
         receive.dials.add(dial)
         dial.add_done_callback(receive.dials.discard)
@@ -281,11 +301,14 @@ class Receives:
         if not session.open:
             self._run(receive, machine.peer_lost(peer, Reason.PEER_LOST, f"{peer}: lost at once", self._clock()))
             return
+        self._bind(receive, peer, session)
+
+    def _bind(self, receive: _Receive, peer: str, session: ReceiveSession) -> None:
         self._unbind(receive, peer)
         receive.sessions[peer] = session
         session.used += 1
         receive.record.lanes = tuple(dict.fromkeys(lane for item in receive.sessions.values() for lane in item.lanes))
-        self._run(receive, machine.connected(peer, self._clock()))
+        self._run(receive, receive.machine.connected(peer, self._clock()))
 
     def _unbind(self, receive: _Receive, peer: str) -> None:
         session = receive.sessions.pop(peer, None)
@@ -318,6 +341,8 @@ class Receives:
             self._metrics.wire_bytes.labels(label).inc(machine.wire_bytes)
             self._metrics.chunks.labels(label).inc(machine.chunks)
             self._metrics.seconds.labels(label).observe(now - receive.started)
+            if machine.tokens < record.tokens:
+                record.shortened_to = machine.tokens
             self._hub.send(
                 Loaded(
                     transfer_id=record.id,
@@ -325,6 +350,7 @@ class Receives:
                     chunks=machine.chunks,
                     raw_bytes=machine.raw_bytes,
                     wire_bytes=machine.wire_bytes,
+                    tokens=record.shortened_to,
                 )
             )
         else:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any
+
+from kvferry_runtime.auto.choice import Choice, Why
 
 KEPT = 1024
 """Transfers that are over and still known."""
@@ -23,6 +26,10 @@ class TransferRecord:
     reason: empty unless it failed. peer: all peers, joined by commas. digest: hexadecimal, of each peer's SEAL, joined
     by commas. wire_seconds: the time in which a chunk was in flight, hidden_seconds: the part of it before the forward
     pass ended; only the sender knows both. resent: chunks that were sent (asked for) again.
+    shortened_to: tokens that were sent, where decode computes the rest sooner; None for all.
+
+    Of the sender alone: why `codec` was chosen, and exposed_seconds: what was predicted then, from the end of the pass
+    on. codecs: raw bytes by the method that carried them. max_relative_error: largest on samples.
     """
 
     id: str
@@ -36,6 +43,11 @@ class TransferRecord:
     peer: str = ""
     generation: int = 0
     codec: str = ""
+    why: str = ""
+    exposed_seconds: float | None = None
+    shortened_to: int | None = None
+    codecs: dict[str, int] = field(default_factory=dict)
+    max_relative_error: float | None = None
     layerwise: bool = False
     chunks: int = 0
     bytes_raw: int = 0
@@ -45,6 +57,21 @@ class TransferRecord:
     hidden_seconds: float = 0.0
     lanes: tuple[str, ...] = ()
     resent: int = 0
+
+    def chose(self, choice: Choice) -> None:
+        """It is bound to a peer, and begins like this."""
+        self.codec, self.why, self.exposed_seconds = choice.method, choice.why.value, choice.exposed_seconds
+        self.codecs.clear()
+
+    def carried(self, method: str, raw_bytes: int) -> None:
+        """One more chunk is on its way. Where methods were chosen, the record names the one that carried most."""
+        self.codecs[method] = self.codecs.get(method, 0) + raw_bytes
+        if self.why not in ("", Why.FIXED.value):
+            self.codec = max(self.codecs, key=lambda name: self.codecs[name])
+
+    def checked(self, relative_error: float) -> None:
+        """A chunk was decoded at the sender."""
+        self.max_relative_error = max(self.max_relative_error or 0.0, relative_error)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; with hidden_share (of wire_seconds, 0 to 1) and goodput_bytes_per_s (raw bytes).
@@ -75,8 +102,8 @@ class Records:
         self._records.move_to_end((record.id, record.direction))
         excess = len(self._records) - KEPT
         if excess > 0:
-            over = [key for key, item in self._records.items() if item.over][:excess]
-            for key in over:
+            over = (key for key, item in self._records.items() if item.over)
+            for key in list(islice(over, excess)):
                 del self._records[key]
 
     def get(self, transfer_id: str, direction: Direction) -> TransferRecord | None:

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from kvferry_runtime.auto.goodput import Goodput
 from kvferry_runtime.errors import Reason, TransportError
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar.records import Direction
 from kvferry_runtime.sidecar.ring_slots import RingSlots
-from kvferry_runtime.sidecar.session import Session, failure_of
+from kvferry_runtime.sidecar.session import Session
 from kvferry_runtime.transport.base import Connection
+from kvferry_runtime.transport.buffers import BufferFuture
 from kvferry_runtime.wire.credits import SendCredits
 from kvferry_runtime.wire.handshake import Agreed
 from kvferry_runtime.wire.messages import AnyMessage
@@ -27,9 +29,10 @@ class SendSession(Session):
     def __init__(self, connection: Connection, agreed: Agreed, boot_id: bytes, slots: RingSlots) -> None:
         super().__init__(connection, agreed, boot_id)
         self.granted = SendCredits()
+        self.goodput = Goodput()
         self.held = 0
         self._slots = slots
-        self._in_flight: dict[int, asyncio.Future[None]] = {}
+        self._in_flight: dict[int, BufferFuture] = {}
         self._lost: set[int] = set()
         self._on_sent: OnSent = lambda _slot: None
 
@@ -50,6 +53,11 @@ class SendSession(Session):
     def sent(self) -> int:
         return self.granted.used
 
+    @property
+    def bytes_per_second(self) -> float | None:
+        """What the network takes of this session, None if nothing was measured."""
+        return self.goodput.bytes_per_second(asyncio.get_running_loop().time())
+
     def lost(self, slot: int) -> bool:
         """The network still has this slot of a session that is over."""
         return slot in self._lost
@@ -68,11 +76,12 @@ class SendSession(Session):
             loop.call_soon(self._on_sent, slot)
             return
         self._in_flight[slot] = future
-        future.add_done_callback(partial(self._done, slot))
+        self.goodput.started(payload_bytes, loop.time())
+        future.when_back(partial(self._done, slot, payload_bytes))
 
-    def _done(self, slot: int, future: asyncio.Future[None]) -> None:
+    def _done(self, slot: int, payload_bytes: int, error: TransportError | None) -> None:
         del self._in_flight[slot]
-        error = failure_of(future)
+        self.goodput.ended(payload_bytes, asyncio.get_running_loop().time(), carried=error is None)
         if slot in self._lost:
             self._lost.remove(slot)
             self._slots.move(slot, SlotState.FREE)

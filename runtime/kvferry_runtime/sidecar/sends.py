@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kvferry_runtime.errors import FrameError, ProtocolError, Reason
-from kvferry_runtime.ring.messages import Cancel, ChunksReady, Fill, Filled, Offer, SealOffer, Sent
+from kvferry_contract.config import TransferConfig
+from kvferry_runtime.errors import ProtocolError, Reason
+from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Filled, Offer, SealOffer, Sent
 from kvferry_runtime.ring.slots import SlotState
+from kvferry_runtime.sidecar.chunk_events import ChunkEvents
 from kvferry_runtime.sidecar.hub import AgentHub
 from kvferry_runtime.sidecar.metrics import Metrics
-from kvferry_runtime.sidecar.records import Direction, Records, TransferRecord
+from kvferry_runtime.sidecar.records import Direction, Records
 from kvferry_runtime.sidecar.reservations import Reservation, Reservations
 from kvferry_runtime.sidecar.ring_slots import RingSlots
 from kvferry_runtime.sidecar.send_session import SendSession
-from kvferry_runtime.sidecar.wire_time import WireTime
-from kvferry_runtime.wire.data import DataHeader
+from kvferry_runtime.sidecar.sending import Sending
+from kvferry_runtime.sidecar.steering import seal_layers, wants_choice
 from kvferry_runtime.wire.effects import AskFill, Effect, Finished, Release, Tell, Transmit, reason_of
-from kvferry_runtime.wire.messages import (
-    Abort,
-    AbortAck,
-    AnyMessage,
-    Commit,
-    Credit,
-    Nack,
-    Reserve,
-    SealLayer,
-)
-from kvferry_runtime.wire.outgoing import Manifest, Offered, Work
-from kvferry_runtime.wire.sender import OutgoingTransfer
+from kvferry_runtime.wire.messages import Abort, AbortAck, AnyMessage, Commit, Credit, Nack, Reserve
+from kvferry_runtime.wire.outgoing import Manifest, Work
 
 MAX_OPEN = 4096
 
@@ -40,19 +31,11 @@ _SHUTTING_DOWN = "this sidecar is shutting down"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Send:
-    machine: OutgoingTransfer
-    record: TransferRecord
-    started: float
-    wire: WireTime = field(default_factory=WireTime)
-
-
 @dataclass(frozen=True, slots=True)
 class _Lease:
     """A slot that a transfer has, for a session."""
 
-    send: _Send
+    send: Sending
     session: SendSession
 
 
@@ -67,6 +50,7 @@ class Sends:
         metrics: Metrics,
         retries: int,
         clock: Callable[[], float],
+        transfer: TransferConfig,
     ) -> None:
         self._slots = slots
         self._hub = hub
@@ -74,15 +58,20 @@ class Sends:
         self._metrics = metrics
         self._retries = retries
         self._clock = clock
-        self._sends: dict[str, _Send] = {}
+        self._transfer = transfer
+        self._sends: dict[str, Sending] = {}
         self._reservations = Reservations()
         self._leases: dict[int, _Lease] = {}
         self._sessions: dict[str, SendSession] = {}
-        self._turn: OrderedDict[str, _Send] = OrderedDict()
+        self._turn: OrderedDict[str, Sending] = OrderedDict()
         """Transfers that are bound to a session, in the order in which they get slots."""
-        self._pump_due = False
+        self._touched: dict[str, Sending] = {}
+        """Transfers to which something happened in this turn of the event loop."""
+        self._settling = False
         self._draining = False
         self.on_over: Callable[[], None] = lambda: None
+        self.events: ChunkEvents | None = None
+        """Set by the owner where a timeline is asked for."""
 
     @property
     def open(self) -> int:
@@ -100,27 +89,11 @@ class Sends:
         if message.transfer_id in self._sends:
             raise ProtocolError(f"transfer {message.transfer_id} was offered twice")
         now = self._clock()
-        offered = Offered(
-            transfer_id=message.transfer_id,
-            tokens=message.tokens,
-            estimated_bytes=message.estimated_bytes,
-            codec=message.codec,
-            layerwise=message.layerwise,
-            deadline=now + message.deadline_ms / 1000,
-            retries=self._retries,
-        )
-        machine = OutgoingTransfer(offered)
-        record = TransferRecord(
-            id=message.transfer_id,
-            direction=Direction.SEND,
-            tokens=message.tokens,
-            started_unix=time.time(),
-            state=machine.state.value,
-            codec=message.codec,
-            layerwise=message.layerwise,
-        )
-        send = self._sends[message.transfer_id] = _Send(machine, record, now)
-        self._records.add(record)
+        layers = 0 if self._hub.attach is None else self._hub.attach.layer_count
+        send = Sending.begin(message, self._transfer, layers, self._retries, now)
+        machine = send.machine
+        self._sends[message.transfer_id] = send
+        self._records.add(send.record)
         given_up = self._reservations.take_given_up(message.transfer_id)
         if self._draining:
             self._run(send, machine.cancelled(Reason.DRAINING, _SHUTTING_DOWN, now))
@@ -139,6 +112,9 @@ class Sends:
         if [chunk.sequence for chunk in message.chunks] != list(range(first, first + len(message.chunks))):
             raise ProtocolError(f"chunks of transfer {message.transfer_id} were announced with gaps")
         sizes = [chunk.raw_bytes for chunk in message.chunks]
+        send.course.computing(self._clock())
+        if message.cut is not None:
+            send.cuts.append(message.cut)
         self._run(send, send.machine.announced(first, sizes, self._clock()))
 
     def seal(self, message: SealOffer) -> None:
@@ -146,8 +122,8 @@ class Sends:
         if send is None:
             return
         send.wire.computed(message.compute_finished_ns / 1e9)
-        layers = tuple(SealLayer(layer=item.layer, tokens=item.tokens, chunks=item.chunks) for item in message.layers)
-        manifest = Manifest(chunks=message.chunks, layers=layers, first_token=message.first_token)
+        send.course.computed()
+        manifest = Manifest(message.chunks, seal_layers(message.layers), message.first_token)
         self._run(send, send.machine.sealed(manifest, self._clock()))
 
     def filled(self, message: Filled) -> None:
@@ -155,14 +131,7 @@ class Sends:
         lease = self._leases.get(message.slot)
         if lease is None or lease.send.record.id != message.transfer_id:
             raise ProtocolError(f"slot {message.slot} was not lent for transfer {message.transfer_id}")
-        good = not message.wire_bytes or self._header_fits(message, lease.send.machine.generation_of(message.slot))
-        raw_bytes, wire_bytes = (message.raw_bytes, message.wire_bytes) if good else (0, 0)
-        self._run(
-            lease.send,
-            lease.send.machine.filled(
-                message.slot, message.sequence, raw_bytes, wire_bytes, message.digest, self._clock()
-            ),
-        )
+        self._run(lease.send, lease.send.filled(message, self._slots, self._metrics, self._clock()))
 
     def cancel(self, message: Cancel) -> None:
         send = self._sends.get(message.transfer_id)
@@ -217,6 +186,8 @@ class Sends:
     def _sent(self, slot: int) -> None:
         lease = self._leases[slot]
         lease.send.wire.ended(self._clock())
+        if self.events is not None:
+            self.events.sent(slot)
         self._run(lease.send, lease.send.machine.completed(slot))
 
     def _closed(self, session: SendSession, reason: Reason, message: str) -> None:
@@ -251,22 +222,42 @@ class Sends:
         else:
             self._reservations.abort(session, message)
 
-    def _bind(self, send: _Send, session: SendSession, message: Reserve) -> None:
-        machine = send.machine
-        effects = machine.reserve(session.name, message, session.granted, session.agreed.layerwise)
+    def _bind(self, send: Sending, session: SendSession, message: Reserve) -> None:
+        machine, now = send.machine, self._clock()
+        rate = self._rate(session, others=1)
+        choice = send.course.bind(message.codecs, session.agreed.layerwise, rate, now)
+        effects = machine.reserve(session.name, message, session.granted, choice.layerwise, choice.method)
         if machine.active and machine.peer == session.name and machine.generation == message.generation:
             if message.generation > 0:
                 self._metrics.retried.labels(Direction.SEND.value).inc()
             send.record.peer = session.agreed.group
             send.record.lanes = session.lanes
+            send.resume_tokens = message.resume_tokens
+            send.record.chose(choice)
+            self._metrics.chose(choice)
             self._turn[send.record.id] = send
+            if wants_choice(send.offer):
+                apart = send.course.exact_apart(rate, now)
+                self._hub.send(
+                    Chosen(
+                        transfer_id=send.record.id,
+                        layerwise=choice.layerwise,
+                        exact_apart=apart,
+                        band_tokens=message.resume_tokens,
+                    )
+                )
         self._run(send, effects)
 
-    def _over(self, session: SendSession) -> list[_Send]:
+    def _rate(self, session: SendSession, others: int = 0) -> float | None:
+        """One transfer's share of what this session's network takes. others: that will go over it beside those now."""
+        rate = session.bytes_per_second
+        return None if rate is None else rate / max(1, len(self._over(session)) + others)
+
+    def _over(self, session: SendSession) -> list[Sending]:
         """The transfers that go over this session."""
         return [send for send in self._turn.values() if send.machine.peer == session.name]
 
-    def _bound(self, session: SendSession, transfer_id: str) -> _Send | None:
+    def _bound(self, session: SendSession, transfer_id: str) -> Sending | None:
         """The transfer, if it goes over this session."""
         send = self._sends.get(transfer_id)
         return send if send is not None and send.machine.peer == session.name else None
@@ -275,6 +266,8 @@ class Sends:
 
     def tick(self, now: float) -> None:
         for send in list(self._sends.values()):
+            if send.resume_tokens and (session := self._sessions.get(send.machine.peer)):
+                self._run(send, send.shortened(self._rate(session), self._metrics))
             self._run(send, send.machine.tick(now))
         self._reservations.expire(now)
 
@@ -295,13 +288,28 @@ class Sends:
 
     def pump_soon(self) -> None:
         """Something may go on: a slot, a credit or a chunk is there."""
-        if not self._pump_due and self._turn:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        if self._turn:
+            self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        if not self._settling:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self.settle)
+
+    def settle(self) -> None:
+        """Once after all that happened in one turn of the event loop, and not after each chunk."""
+        if not self._settling:
+            return
+        try:
+            self._pump()
+        finally:
+            self._settling = False
+        touched, self._touched = self._touched, {}
+        for send in touched.values():
+            self._update(send)
 
     def _pump(self) -> None:
         """Give each transfer one slot in turn, until none can use another one."""
-        self._pump_due = False
         moved = True
         while moved:
             moved = False
@@ -311,7 +319,7 @@ class Sends:
                     self._turn.move_to_end(transfer_id)
                     moved = True
 
-    def _step(self, send: _Send) -> bool:
+    def _step(self, send: Sending) -> bool:
         work = send.machine.work()
         session = self._sessions.get(send.machine.peer)
         if work is None or session is None or not session.open:
@@ -332,18 +340,12 @@ class Sends:
 
     # ---- effects ----
 
-    def _run(self, send: _Send, effects: Iterable[Effect]) -> None:
+    def _run(self, send: Sending, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case AskFill():
-                    self._hub.send(
-                        Fill(
-                            transfer_id=send.record.id,
-                            slot=effect.slot,
-                            sequence=effect.sequence,
-                            generation=effect.generation,
-                        )
-                    )
+                    rate = self._rate(self._leases[effect.slot].session)
+                    self._hub.send(send.fill(effect, rate, self._clock()))
                 case Tell():
                     if session := self._sessions.get(effect.peer):
                         session.tell(effect.message)
@@ -353,14 +355,16 @@ class Sends:
                     self._release(effect.slot)
                 case Finished():
                     self._finish(send, effect)
-        self._update(send)
-        self.pump_soon()
+        self._touched[send.record.id] = send
+        self._settle_soon()
 
-    def _transmit(self, send: _Send, effect: Transmit) -> None:
+    def _transmit(self, send: Sending, effect: Transmit) -> None:
         lease = self._leases[effect.slot]
         if not effect.resent:
             self._slots.move(effect.slot, SlotState.IN_FLIGHT)
         send.wire.started(self._clock())
+        if self.events is not None:
+            self.events.sending(effect.slot)
         lease.session.transmit(effect.slot, effect.number, effect.wire_bytes)
 
     def _release(self, slot: int) -> None:
@@ -368,67 +372,23 @@ class Sends:
         lease.session.held -= 1
         self._slots.move(slot, SlotState.LOST if lease.session.lost(slot) else SlotState.FREE)
 
-    def _finish(self, send: _Send, outcome: Finished) -> None:
-        record, machine = send.record, send.machine
-        record.over = True
-        record.digest = f"{machine.digest:016x}" if machine.chunks else ""
-        record.reason = "" if outcome.reason is None else outcome.reason.value
-        record.message = outcome.message
-        label = Direction.SEND.value
-        if outcome.reason is None:
-            now = self._clock()
-            self._metrics.committed.labels(label).inc()
-            self._metrics.raw_bytes.labels(label).inc(machine.raw_bytes)
-            self._metrics.wire_bytes.labels(label).inc(machine.wire_bytes)
-            self._metrics.chunks.labels(label).inc(machine.chunks)
-            self._metrics.wire_seconds.inc(send.wire.busy(now))
-            self._metrics.hidden_seconds.inc(send.wire.hidden(now))
-            self._metrics.seconds.labels(label).observe(now - send.started)
-        else:
-            self._metrics.failed.labels(label, outcome.reason.value).inc()
-            _log.warning(
-                "transfer failed: %s", outcome.message, extra={"transfer_id": record.id, "reason": record.reason}
-            )
+    def _finish(self, send: Sending, outcome: Finished) -> None:
+        send.finish(outcome, self._metrics, self._clock())
         self._hub.send(
             Sent(
-                transfer_id=record.id,
+                transfer_id=send.record.id,
                 committed=outcome.reason is None,
-                reason=record.reason,
+                reason=send.record.reason,
                 message=outcome.message,
             )
         )
         self.on_over()
 
-    def _update(self, send: _Send) -> None:
+    def _update(self, send: Sending) -> None:
         """Keep the record, and forget a transfer that is over with all its slots."""
-        record, machine, now = send.record, send.machine, self._clock()
-        record.state = machine.state.value
-        record.generation = machine.generation
-        record.layerwise = machine.layerwise
-        record.chunks = machine.chunks
-        record.bytes_raw = machine.raw_bytes
-        record.bytes_wire = machine.wire_bytes
-        record.resent = machine.resent
-        if not record.over or not record.wire_seconds:
-            record.wire_seconds = send.wire.busy(now)
-            record.hidden_seconds = send.wire.hidden(now)
+        record, machine = send.record, send.machine
+        send.update(self._clock())
         if not machine.active:
             self._turn.pop(record.id, None)
         if machine.drained and self._sends.get(record.id) is send:
             del self._sends[record.id]
-
-    def _header_fits(self, message: Filled, generation: int) -> bool:
-        """Whether the slot's header says what the agent says: a defect must not become another one's data."""
-        try:
-            header = DataHeader.unpack(self._slots.header(message.slot))
-        except FrameError as error:
-            _log.error("the agent wrote a bad header: %s", error, extra={"transfer_id": message.transfer_id})
-            return False
-        theirs = (header.transfer_id, header.generation, header.sequence)
-        ours = (message.transfer_id, generation, message.sequence)
-        sizes = (header.raw_bytes, header.wire_bytes, header.digest)
-        fits = theirs == ours and sizes == (message.raw_bytes, message.wire_bytes, message.digest)
-        if not fits or header.wire_bytes > self._slots.chunk_bytes:
-            _log.error("the agent's header is %s %s", theirs, sizes, extra={"transfer_id": message.transfer_id})
-            return False
-        return True

@@ -157,11 +157,3 @@ class Session(ABC):
                 self.fail(reason_of(message.reason), message.message)
             case _:
                 self._on_message(self, message)
-
-
-def failure_of(future: asyncio.Future[None]) -> str | None:
-    """Why a data message failed; None if it did not."""
-    if future.cancelled():
-        return "a data message was cancelled"
-    error = future.exception()
-    return None if error is None else str(error)

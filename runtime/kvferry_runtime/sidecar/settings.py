@@ -21,7 +21,7 @@ class SidecarSettings:
 
     group: name of this pod, unique among those that talk to each other. host: address to listen on; port 0 takes a free
     one. key: the model's shared key. slots: of `transfer.chunk_bytes` payload each. tick_seconds: how often clocks are
-    looked at, and PINGs sent.
+    looked at, and PINGs sent. trace: file for a timeline of the transfers.
     """
 
     role: Role
@@ -35,6 +35,7 @@ class SidecarSettings:
     transfer: TransferConfig
     drain_seconds: float
     tick_seconds: float = 1.0
+    trace: Path | None = None
 
     @property
     def retries(self) -> int:
@@ -62,6 +63,7 @@ class SidecarSettings:
             slots=slots_for(config.transfer.buffer_bytes, config.transfer.chunk_bytes),
             transfer=config.transfer,
             drain_seconds=config.drain_seconds,
+            trace=Path(environment[env.TRACE]) if environment.get(env.TRACE) else None,
         )
 
 

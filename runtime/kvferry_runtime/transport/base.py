@@ -16,10 +16,11 @@ data: let the peer acknowledge on the control way first. Control payloads queued
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from kvferry_runtime.transport.buffers import BufferFuture
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def send_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def send_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         """Send `buffer` to the peer's receive with this tag (1 to 2⁶⁴-1, meaningful within this connection only).
 
         The future fails with `TransportError`.
@@ -84,7 +85,7 @@ class Connection(ABC):
         """
 
     @abstractmethod
-    def receive_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def receive_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         """Post a receive. A shorter message completes, a longer one fails and writes nothing past the buffer.
 
         The future fails with `TransportError`.

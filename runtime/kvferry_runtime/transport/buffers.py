@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from kvferry_runtime.errors import LayoutError, TransportError
@@ -38,6 +38,20 @@ def checked_tag(tag: int) -> int:
 class BufferFuture(asyncio.Future[None]):
     """Done when the transport no longer touches the buffer, and not before, whatever becomes of those who wait."""
 
+    _told: Callable[[TransportError | None], None] | None = None
+
+    def when_back(self, tell: Callable[[TransportError | None], None]) -> None:
+        """Call `tell` as soon as the buffer is back, with the error if there was one; not from within this call.
+
+        It is called by the transport itself, within its own step: a callback of the event loop for each message was a
+        good part of what a message cost. It must not raise.
+        """
+        assert self._told is None
+        if self.done():
+            self.get_loop().call_soon(tell, self._error())
+        else:
+            self._told = tell
+
     def cancel(self, msg: Any | None = None) -> bool:
         """Refused: nobody but the transport knows when the buffer is back."""
         return False
@@ -54,7 +68,14 @@ class BufferFuture(asyncio.Future[None]):
             return
         if error is None:
             self.set_result(None)
-            return
-        self.set_exception(error)
-        # Looked at once, so that asyncio does not report a failure that the owner sees by its own means.
-        self.exception()
+        else:
+            self.set_exception(error)
+            # Looked at once, so that asyncio does not report a failure that the owner sees by its own means.
+            self.exception()
+        if self._told is not None:
+            self._told(error)
+
+    def _error(self) -> TransportError | None:
+        error = self.exception()
+        assert error is None or isinstance(error, TransportError)
+        return error

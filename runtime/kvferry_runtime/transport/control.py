@@ -34,6 +34,8 @@ class ControlChannel(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ConnectionLost | FrameError | None = None
         self._closing = False
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._gone = asyncio.get_running_loop().create_future()
 
     @property
@@ -47,7 +49,7 @@ class ControlChannel(asyncio.Protocol):
         return self._failure is None and not self._closing
 
     def send(self, payload: bytes) -> None:
-        """Queue one payload.
+        """Queue one payload, which goes out together with all others of this turn of the event loop.
 
         Raises:
             ConnectionLost: closed, or the peer has left too much unread (then the connection is cut).
@@ -56,12 +58,15 @@ class ControlChannel(asyncio.Protocol):
         frame = encode_frame(payload)
         if self._transport is None or not self.open:
             raise self._failure or ConnectionLost(f"connection to {self._peer} is closed")
-        queued = self._transport.get_write_buffer_size()
+        queued = self._transport.get_write_buffer_size() + self._unsent_bytes
         if queued + len(frame) > MAX_QUEUED_BYTES:
             self._lose(ConnectionLost(f"{self._peer} does not read: {queued} bytes wait, {MAX_QUEUED_BYTES} may"))
             self._transport.abort()
             raise self._failure or ConnectionLost(self._peer)
-        self._transport.write(frame)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(frame)
+        self._unsent_bytes += len(frame)
 
     async def receive(self, limit: int) -> bytes:
         """The next payload. What arrived before a loss is still handed out. Safe to cancel; one caller at a time.
@@ -89,6 +94,7 @@ class ControlChannel(asyncio.Protocol):
     async def close(self, timeout: float) -> None:
         """Send what is queued, then close; cut off after `timeout` seconds. Idempotent."""
         if not self._closing:
+            self._flush()
             self._closing = True
             self._wake()
             self._received.clear()
@@ -134,6 +140,11 @@ class ControlChannel(asyncio.Protocol):
         self._lose(ConnectionLost(f"connection to {self._peer} was lost: {exc or 'closed'}"))
         if not self._gone.done():
             self._gone.set_result(None)
+
+    def _flush(self) -> None:
+        frames, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if frames and self._transport is not None and self.open:
+            self._transport.write(b"".join(frames))
 
     def _take(self, limit: int) -> bytes | None:
         """One payload out of what was received, if it is all there."""

@@ -169,7 +169,7 @@ class FaultyConnection(Connection):
     async def open_data(self, peer_address: bytes, timeout: float) -> None:
         await self._inner.open_data(peer_address, timeout)
 
-    def send_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def send_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         lent_view(buffer, writable=False)
         faults = self._struck(Way.DATA)
         future = BufferFuture(loop=self._loop)
@@ -180,16 +180,16 @@ class FaultyConnection(Connection):
         self._at(self._release(Way.DATA, faults), lambda: self._deliver_data(buffer, tag, future))
         return future
 
-    def receive_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def receive_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         future = BufferFuture(loop=self._loop)
 
-        def arrived(inner: asyncio.Future[None]) -> None:
-            if inner.exception() is None:
+        def arrived(error: TransportError | None) -> None:
+            if error is None:
                 for fault in self._plan.on_receive(Way.DATA):
                     self._plan.corrupt(lent_view(buffer, writable=True), fault)
-            _copy_result(inner, future)
+            future.give_back(error)
 
-        self._inner.receive_data(buffer, tag).add_done_callback(arrived)
+        self._inner.receive_data(buffer, tag).when_back(arrived)
         return future
 
     def lanes(self) -> tuple[Lane, ...]:
@@ -200,8 +200,6 @@ class FaultyConnection(Connection):
         await self._inner.close(timeout)
         if self._resetting is not None:
             await asyncio.wait((self._resetting,), timeout=timeout)
-        # Let the futures of the inner transport reach ours before saying that every buffer is back.
-        await asyncio.sleep(0)
 
     @property
     def leaked(self) -> int:
@@ -248,7 +246,7 @@ class FaultyConnection(Connection):
 
     def _deliver_data(self, buffer: memoryview, tag: int, future: BufferFuture) -> None:
         self._held.remove(future)
-        self._inner.send_data(buffer, tag).add_done_callback(lambda inner: _copy_result(inner, future))
+        self._inner.send_data(buffer, tag).when_back(future.give_back)
 
     def _lose(self, error: ConnectionLost) -> None:
         if self._lost is None:
@@ -263,9 +261,3 @@ class FaultyConnection(Connection):
 
 def _has(faults: tuple[Fault, ...], kind: FaultKind) -> bool:
     return any(fault.kind is kind for fault in faults)
-
-
-def _copy_result(inner: asyncio.Future[None], outer: BufferFuture) -> None:
-    error = inner.exception()
-    assert error is None or isinstance(error, TransportError)
-    outer.give_back(error)

@@ -176,10 +176,10 @@ class MemoryConnection(Connection):
         if self._failure is not None:
             raise ConnectFailed(str(self._failure))
 
-    def send_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def send_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         return self._post(self._sends, lent_view(buffer, writable=False), checked_tag(tag))
 
-    def receive_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def receive_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         return self._post(self._receives, lent_view(buffer, writable=True), checked_tag(tag))
 
     def lanes(self) -> tuple[Lane, ...]:

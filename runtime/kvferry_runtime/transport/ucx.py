@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 ADDRESS_MAGIC = b"KVFU\x01"
 DIGEST_BYTES = 16
 GREETING_TAG = 0
-TURNS = 16
-"""Steps of progress before other callbacks of the loop get a turn."""
+STEPS = 8
+"""Steps of progress, of up to a segment each, before complete messages are looked for and the loop gets its turn."""
 CLOSE_SECONDS = 2.0
 GRACE_SECONDS = 0.2
 """How long UCX may take to give buffers back once an endpoint is cut; usually it is less than a millisecond."""
@@ -138,11 +138,11 @@ class UcxConnection(Connection):
             self._transport.rebuild()
             raise
 
-    def send_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def send_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         view = lent_view(buffer, writable=False)
         return self._way.send(view, checked_tag(tag)) if self._way else _refused(self.peer)
 
-    def receive_data(self, buffer: memoryview, tag: int) -> asyncio.Future[None]:
+    def receive_data(self, buffer: memoryview, tag: int) -> BufferFuture:
         view = lent_view(buffer, writable=True)
         return self._way.receive(view, checked_tag(tag)) if self._way else _refused(self.peer)
 
@@ -309,33 +309,42 @@ class _DataWay:
 
     def _drive(self) -> None:
         self._scheduled = False
+        worker = self._worker
+        if worker is None:
+            return
         try:
-            for _ in range(TURNS):
-                if self._worker is None:
-                    return
-                moved = self._worker.progress_once()
-                if not moved:
-                    # Also cancels the requests of an endpoint that failed meanwhile.
-                    self._worker.progress()
-                self._collect()
-                if not moved:
-                    if self._worker is None or self._worker.arm():
-                        return
-                    # Nothing to do and yet not to be armed: seen over shared memory, while the peer has to move first.
-                    # Give it the core: turning here instead cost several times the CPU and most of the throughput,
-                    # measured with two busy cores.
-                    os.sched_yield()
-                    break
+            steps = 0
+            while steps < STEPS and worker.progress_once():
+                steps += 1
+            if self._endpoint is not None and not self._endpoint.alive:
+                worker.progress()  # also cancels the requests of an endpoint that failed
+            self._collect(every=steps == 0)
+            if self._worker is None or (steps < STEPS and not self._scheduled and worker.arm()):
+                return
         except self._library.errors:
             # Never seen; without this the loop would call again at once, for ever.
             log.exception("UCX makes no progress", extra={"peer": self._peer})
             self._loop.remove_reader(self._descriptor)
-        else:
-            self._schedule()
+            return
+        if steps == 0 and not self._scheduled:
+            # Nothing to do and yet not to be armed: seen over shared memory, while the peer has to move first.
+            # Give it the core: turning here instead cost several times the CPU and most of the throughput,
+            # measured with two busy cores.
+            os.sched_yield()
+        self._schedule()
 
-    def _collect(self) -> None:
-        """Give back the buffers of requests that are complete."""
-        for request in [request for request in self._loans if request.completed]:
+    def _collect(self, every: bool) -> None:
+        """Give back the buffers of requests that are complete. every: look behind the first that is not, too.
+
+        Nearly always they are complete in the order in which they were posted.
+        """
+        complete = []
+        for request in self._loans:
+            if request.completed:
+                complete.append(request)
+            elif not every:
+                break
+        for request in complete:
             loan = self._loans.pop(request)
             loan.future.give_back(self._failure(request, loan.view.nbytes))
         if self._closing and not self._loans:

@@ -30,6 +30,16 @@ class Coverage:
         self._missing -= layer_count * (stop - start)
         return True
 
+    def shorten(self, stop: int) -> bool:
+        """Want tokens up to `stop` only, at least one. False, and nothing has changed, if later ones are claimed."""
+        if not self.start < stop <= self.stop:
+            return False
+        if any(intervals and intervals[-1][1] > stop for intervals in self._intervals.values()):
+            return False
+        self._missing -= len(self.layers) * (self.stop - stop)
+        self.stop = stop
+        return True
+
     @property
     def complete(self) -> bool:
         return self._missing == 0

@@ -21,7 +21,7 @@ offset  type  field
 50      u16   head_stop
 52      u16   head_dim (the real width, before any packing)
 54      u8    dtype (0 bf16, 1 fp16, 2 fp32, 3 uint8)
-55      u8    scale scope (0 none, 1 per token and head)
+55      u8    scale scope (0 none, 1 token and head, 2 head, 3 tensor, 4 group within a row)
 56      u32   raw length
 60      u32   wire length
 64      u64   xxh3-64 of the payload; 0 with integrity Header
@@ -35,7 +35,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+
+import msgspec
 
 from kvferry_runtime.errors import FrameError
 from kvferry_runtime.layout import MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, KvDtype
@@ -48,11 +49,11 @@ MAX_CHUNK_BYTES = 64 << 20
 _FIELDS = struct.Struct("<4sHH16sIIHHHHIIHHHBBIIQ48sI")
 _CRC = struct.Struct("<I")
 _DTYPES = (KvDtype.BF16, KvDtype.FP16, KvDtype.FP32, KvDtype.UINT8)
+_ZEROS = bytes(48)
 assert _FIELDS.size + _CRC.size == HEADER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class DataHeader:
+class DataHeader(msgspec.Struct, frozen=True, gc=False):
     """Everything that decode needs to place one payload. Units: bytes, tokens; ranges are half-open."""
 
     transfer_id: str
@@ -90,15 +91,15 @@ class DataHeader:
         """
         if len(data) < HEADER_BYTES:
             raise FrameError(f"DATA header has {len(data)} bytes, {HEADER_BYTES} are needed")
-        body = bytes(data[: _FIELDS.size])
-        (crc,) = _CRC.unpack(bytes(data[_FIELDS.size : HEADER_BYTES]))
-        if crc != zlib.crc32(body):
+        head = bytes(data[:HEADER_BYTES])
+        body, crc = head[: _FIELDS.size], head[_FIELDS.size :]
+        if crc != _CRC.pack(zlib.crc32(body)):
             raise FrameError("DATA header: checksum does not fit")
         (
             magic, version, flags, transfer, generation, sequence, layer, layer_count, parts, codec, start, stop,
             head_start, head_stop, head_dim, dtype, scope, raw, wire, digest, zeros, zero,
         ) = _FIELDS.unpack(body)  # fmt: skip
-        if magic != MAGIC or version != VERSION or flags or zero or any(zeros) or head_start:
+        if magic != MAGIC or version != VERSION or flags or zero or head_start or zeros != _ZEROS:
             raise FrameError(f"DATA header: magic {magic!r} version {version} flags {flags} are not ours")
         if dtype >= len(_DTYPES) or parts not in (1, 2) or not 0 < head_stop <= MAX_HEADS:
             raise FrameError(f"DATA header: dtype {dtype}, parts {parts}, heads {head_stop} out of bounds")
@@ -106,7 +107,8 @@ class DataHeader:
             raise FrameError(f"DATA header: head_dim {head_dim}, layers {layer}+{layer_count}, tokens {start}:{stop}")
         kind = _DTYPES[dtype]
         expected = layer_count * parts * (stop - start) * head_stop * head_dim * kind.itemsize
-        if raw != expected or not 0 < wire <= raw <= MAX_CHUNK_BYTES:
+        # a sparse payload of a chunk whose tokens are all kept is a little larger than its raw bytes
+        if raw != expected or not 0 < wire <= MAX_CHUNK_BYTES or raw > MAX_CHUNK_BYTES:
             raise FrameError(f"DATA header: raw length {raw} (shape gives {expected}), wire length {wire}")
         return cls(
             transfer_id=transfer.hex(), generation=generation, sequence=sequence, layer=layer, layer_count=layer_count,

@@ -5,30 +5,32 @@ A peer is named by an opaque text that the caller chose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.wire.messages import Ack, AnyMessage
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Asked(msgspec.Struct, frozen=True):
+    """Base of all effects."""
+
+
+class Connect(Asked, frozen=True):
     """Get a session to this peer; answered by `connected` or `peer_lost`."""
 
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(Asked, frozen=True):
     """Send this control message to this peer."""
 
     peer: str
     message: AnyMessage
 
 
-@dataclass(frozen=True, slots=True)
-class AskFill:
+class AskFill(Asked, frozen=True):
     """Ask the agent to write this chunk into this slot."""
 
     slot: int
@@ -36,8 +38,7 @@ class AskFill:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
+class Transmit(Asked, frozen=True):
     """Send the message in this slot, to the receive with this credit number; answered by `completed`.
 
     resent: it went out before.
@@ -50,15 +51,13 @@ class Transmit:
     resent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Asked, frozen=True):
     """This transfer no longer needs the slot."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(Asked, frozen=True):
     """Give the chunk that arrived to the agent; answered by `consumed`."""
 
 
@@ -70,23 +69,20 @@ class DropReason(StrEnum):
     BAD_HEADER = "bad_header"
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Asked, frozen=True):
     """Do not use the chunk that arrived; count it."""
 
     reason: DropReason
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(Asked, frozen=True):
     """Tell the peer with the next CREDIT that this chunk is in place."""
 
     peer: str
     ack: Ack
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Asked, frozen=True):
     """The one report of this transfer. reason: None when it was committed."""
 
     reason: Reason | None

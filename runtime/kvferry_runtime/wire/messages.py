@@ -20,8 +20,8 @@ from msgspec import Meta
 
 from kvferry_runtime.errors import FrameError
 
-PROTOCOL_VERSION = 1
-"""History: 1, the first."""
+PROTOCOL_VERSION = 2
+"""History: 1, the first; 2, RESERVE tells from where decode's engine can go on, and P may seal a shorter range."""
 
 Text = Annotated[str, Meta(max_length=256)]
 LongText = Annotated[str, Meta(max_length=1024)]
@@ -85,12 +85,16 @@ class Reject(Message, frozen=True, tag="REJECT"):
 
 
 class Reserve(Message, frozen=True, tag="RESERVE"):
+    """resume_tokens: P may seal a shorter range, of a multiple of so many tokens of every layer, as D's engine can
+    compute the rest. 0: all or nothing."""
+
     transfer_id: TransferId
     generation: Count
     token_start: Count
     token_stop: Count
     codecs: Annotated[list[Text], Meta(max_length=32)]
     deadline_ms: Count
+    resume_tokens: Count
 
 
 class Open(Message, frozen=True, tag="OPEN"):

@@ -10,11 +10,15 @@ from enum import StrEnum
 
 import xxhash
 
+from kvferry_runtime.errors import Reason
 from kvferry_runtime.wire.credits import SendCredits
-from kvferry_runtime.wire.messages import SealLayer
+from kvferry_runtime.wire.messages import Deny, Reserve, Seal, SealLayer
 
 MAX_CHUNKS = 1 << 18
 """Of one transfer; 256 GiB in chunks of 1 MiB."""
+
+MAX_TEXT = 1024
+"""Of a message for people."""
 
 
 class SendState(StrEnum):
@@ -36,7 +40,6 @@ class Offered:
     transfer_id: str
     tokens: int
     estimated_bytes: int
-    codec: str
     layerwise: bool
     deadline: float
     retries: int
@@ -92,6 +95,11 @@ class Hold:
     lent: bool = True
     in_flight: bool = False
 
+    @property
+    def idle(self) -> bool:
+        """Nobody needs it any more."""
+        return self.chunk is None and not self.lent and not self.in_flight
+
 
 @dataclass(slots=True)
 class SendProgress:
@@ -103,6 +111,27 @@ class SendProgress:
     resent: int = 0
     waiting: deque[int] = field(default_factory=deque)
     resend: deque[int] = field(default_factory=deque)
+
+
+def seal_of(offer: Offered, generation: int, manifest: Manifest, progress: SendProgress, digest: int) -> Seal:
+    """What P says when all chunks of the manifest are out."""
+    return Seal(
+        transfer_id=offer.transfer_id,
+        generation=generation,
+        chunks=progress.chunks,
+        raw_bytes=progress.raw_bytes,
+        wire_bytes=progress.wire_bytes,
+        digest=digest,
+        layers=list(manifest.layers),
+        first_token=manifest.first_token,
+    )
+
+
+def deny(message: Reserve, reason: Reason, text: str) -> Deny:
+    """The answer to a RESERVE that cannot be served."""
+    return Deny(
+        transfer_id=message.transfer_id, generation=message.generation, reason=reason.value, message=text[:MAX_TEXT]
+    )
 
 
 def digest_of(digests: Sequence[int]) -> int:

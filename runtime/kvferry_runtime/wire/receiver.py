@@ -49,8 +49,9 @@ class ReceiveState(StrEnum):
 class Wanted:
     """What the engine asked for. peers: names without repetition. layers: global numbers held here.
 
-    token_start, token_stop: half-open. deadline: absolute, in seconds of the caller's clock. retries: generations that
-    may follow the first one.
+    token_start, token_stop: half-open. resume_tokens: the peer may send a shorter range, of a multiple of so many
+    tokens, from whose end the engine goes on; 0: it may not. deadline: absolute, in seconds of the caller's clock.
+    retries: generations that may follow the first one.
     """
 
     transfer_id: str
@@ -61,6 +62,7 @@ class Wanted:
     codecs: tuple[str, ...]
     deadline: float
     retries: int
+    resume_tokens: int = 0
 
 
 class IncomingTransfer:
@@ -114,6 +116,11 @@ class IncomingTransfer:
         return sum(progress.wire_bytes for progress in self._peers.values())
 
     @property
+    def tokens(self) -> int:
+        """How many of the wanted tokens come: all of them, or what the peer's SEAL says it has sent."""
+        return self._claimed.stop - self._claimed.start
+
+    @property
     def digests(self) -> tuple[int, ...]:
         """What each peer sealed, in the order of `wanted.peers`; 0 where there is no SEAL."""
         return tuple(0 if p.seal is None else p.seal.digest for p in self._peers.values())
@@ -135,6 +142,7 @@ class IncomingTransfer:
             token_start=self.wanted.token_start,
             token_stop=self.wanted.token_stop,
             codecs=list(self.wanted.codecs),
+            resume_tokens=self.wanted.resume_tokens if len(self.wanted.peers) == 1 else 0,
             deadline_ms=max(0, int((self.wanted.deadline - now) * 1000)),
         )
         return [Tell(peer, reserve)]
@@ -220,6 +228,8 @@ class IncomingTransfer:
             return []
         if message.chunks > MAX_CHUNKS:
             return self._fail(Reason.CORRUPT, f"{message.chunks} chunks were sealed; at most {MAX_CHUNKS} can be", now)
+        if text := self._shortened(message):
+            return self._fail(Reason.CORRUPT, text, now)
         progress.state = PeerState.SEALED
         progress.seal = message
         progress.heard_at = now
@@ -265,6 +275,25 @@ class IncomingTransfer:
         if self.over or generation != self.generation:
             return None
         return self._peers.get(peer)
+
+    def _shortened(self, seal: Seal) -> str | None:
+        """Take the SEAL's range where it is a shorter one that was allowed; what is wrong with it, else None.
+
+        Where none was allowed nothing is taken here, and the rest of the range will be missed.
+        """
+        wanted = self.wanted
+        lengths = {item.tokens for item in seal.layers}
+        resume = wanted.resume_tokens if len(wanted.peers) == 1 else 0
+        if not resume or lengths == {self.tokens}:
+            return None
+        tokens = min(lengths, default=0)
+        if len(lengths) != 1 or {item.layer for item in seal.layers} != set(wanted.layers):
+            return f"sealed were {sorted(lengths)} tokens of {len(seal.layers)} layers, not as many of every layer"
+        if not 0 < tokens < self.tokens or tokens % resume:
+            return f"sealed were {tokens} tokens of {self.tokens}; it may be a multiple of {resume}, or all"
+        if not self._claimed.shorten(wanted.token_start + tokens):
+            return f"sealed were {tokens} tokens, but later ones had come"
+        return None
 
     def _review(self, peer: str, now: float) -> list[Effect]:
         """Whether this peer's part is complete and as it was sealed."""

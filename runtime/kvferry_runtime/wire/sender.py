@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from kvferry_runtime.errors import ProtocolError, Reason
 from kvferry_runtime.wire.credits import SendCredits
 from kvferry_runtime.wire.effects import AskFill, Effect, Finished, Release, Tell, Transmit, reason_of
-from kvferry_runtime.wire.messages import Abort, Commit, Deny, Nack, Open, Reserve, Seal
+from kvferry_runtime.wire.messages import Abort, Commit, Nack, Open, Reserve, SealLayer
 from kvferry_runtime.wire.outgoing import (
     MAX_CHUNKS,
+    MAX_TEXT,
     Chunk,
     ChunkState,
     Hold,
@@ -23,11 +24,11 @@ from kvferry_runtime.wire.outgoing import (
     SendProgress,
     SendState,
     Work,
+    deny,
     digest_of,
+    seal_of,
 )
 from kvferry_runtime.wire.retries import GRACE_SECONDS, may_retry
-
-_MAX_TEXT = 1024
 
 
 class OutgoingTransfer:
@@ -92,6 +93,10 @@ class OutgoingTransfer:
         """xxh3-64 over the digests of the chunks, each as u64 little-endian, by sequence."""
         return digest_of([chunk.digest for chunk in self._chunks])
 
+    def raw_bytes_of(self, sequence: int) -> int:
+        """Of an announced chunk."""
+        return self._chunks[sequence].raw_bytes
+
     def generation_of(self, slot: int) -> int:
         """For which generation this slot was lent."""
         return self._holds[slot].generation
@@ -126,6 +131,25 @@ class OutgoingTransfer:
         self._manifest = manifest
         return self._maybe_seal()
 
+    def waiting_bytes(self, chunks: int) -> int | None:
+        """Raw bytes of the first so many chunks that were not handed out yet.
+
+        None if the transfer cannot be `shortened` to these chunks: later ones were handed out, the forward pass is not
+        over, or nothing is waiting any more.
+        """
+        waiting = self._progress.waiting
+        if not self.active or self._manifest is None or not waiting or waiting[0] > chunks:
+            return None
+        return sum(self._chunks[sequence].raw_bytes for sequence in waiting if sequence < chunks)
+
+    def shortened(self, chunks: int, layers: tuple[SealLayer, ...]) -> list[Effect]:
+        """Be content with the first so many chunks, which hold as many tokens of every layer as `layers` says."""
+        assert self._manifest is not None and self.waiting_bytes(chunks) is not None
+        del self._chunks[chunks:]
+        self._progress.waiting = deque(sequence for sequence in self._progress.waiting if sequence < chunks)
+        self._manifest = Manifest(chunks, layers, self._manifest.first_token)
+        return self._maybe_seal()
+
     def fill(self, slot: int) -> list[Effect]:
         """Have the next chunk filled into this free slot. Only when `work` says FILL."""
         assert self._credits is not None
@@ -151,8 +175,8 @@ class OutgoingTransfer:
         chunk = hold.chunk
         if chunk is None:
             hold.credits.cancel()
-            return [*self._release_idle(), *self._maybe_report()]
-        if raw_bytes != chunk.raw_bytes or not 0 < wire_bytes <= raw_bytes:
+            return [*self._release_idle(slot), *self._maybe_report()]
+        if raw_bytes != chunk.raw_bytes or wire_bytes <= 0:
             hold.credits.cancel()
             message = f"the engine filled chunk {sequence} with {raw_bytes} bytes, {chunk.raw_bytes} were announced"
             return self._end(Reason.INTERNAL, message, now)
@@ -178,18 +202,23 @@ class OutgoingTransfer:
 
     # ---- the peer ----
 
-    def reserve(self, peer: str, message: Reserve, credits: SendCredits, layerwise: bool) -> list[Effect]:
-        """A peer wants this transfer. layerwise: agreed with that peer. A newer generation replaces the older one."""
-        if self.over or message.generation <= self._used_generations:
+    def reserve(self, peer: str, message: Reserve, credits: SendCredits, layerwise: bool, codec: str) -> list[Effect]:
+        """A peer wants this transfer. layerwise: agreed with that peer. A newer generation replaces the older one.
+
+        codec: with which it begins; a chunk may have any other one that the peer knows.
+        """
+        if self._outcome is not None:
+            return [Tell(peer, deny(message, self._outcome.reason or Reason.DENIED, f"over: {self._outcome.message}"))]
+        if message.generation <= self._used_generations:
             text = f"this transfer is {self.state.value} in generation {self._used_generations}"
-            return [Tell(peer, _deny(message, Reason.DENIED, text))]
+            return [Tell(peer, deny(message, Reason.DENIED, text))]
         if (message.token_start, message.token_stop) != (0, self.offer.tokens):
             asked = f"{message.token_start} to {message.token_stop}"
             text = f"tokens {asked} are wanted, the whole prompt of {self.offer.tokens} is offered"
-            return [Tell(peer, _deny(message, Reason.DENIED, text))]
-        if not {self.offer.codec, "none"} <= set(message.codecs):
-            text = f"codec: {self.offer.codec!r} and 'none' are sent, {sorted(message.codecs)} can be decoded"
-            return [Tell(peer, _deny(message, Reason.DENIED, text))]
+            return [Tell(peer, deny(message, Reason.DENIED, text))]
+        if not {codec, "none"} <= set(message.codecs):
+            text = f"codec: {codec!r} and 'none' are sent, {sorted(message.codecs)} can be decoded"
+            return [Tell(peer, deny(message, Reason.DENIED, text))]
         effects = self._rewind() if self.active else []
         self.generation = self._used_generations = message.generation
         self.peer = peer
@@ -200,7 +229,7 @@ class OutgoingTransfer:
             transfer_id=self.offer.transfer_id,
             generation=self.generation,
             estimated_bytes=self.offer.estimated_bytes,
-            codec=self.offer.codec,
+            codec=codec,
             layerwise=self._layerwise,
         )
         return [*effects, Tell(peer, opened), *self._maybe_seal()]
@@ -218,9 +247,8 @@ class OutgoingTransfer:
 
     def completed(self, slot: int) -> list[Effect]:
         """A `Transmit` of this slot is over, well or not: the network no longer reads it."""
-        hold = self._holds[slot]
-        hold.in_flight = False
-        return [*self._release_idle(), *self._maybe_report()]
+        self._holds[slot].in_flight = False
+        return [*self._release_idle(slot), *self._maybe_report()]
 
     def acknowledged(self, generation: int, sequence: int) -> list[Effect]:
         """The chunk is in place at the peer."""
@@ -233,7 +261,7 @@ class OutgoingTransfer:
         self._holds[chunk.slot].chunk = None
         if sequence in self._progress.resend:
             self._progress.resend.remove(sequence)
-        return self._release_idle()
+        return self._release_idle(chunk.slot)
 
     def nacked(self, message: Nack, now: float) -> list[Effect]:
         """The peer misses these chunks or could not use them: each is sent once more."""
@@ -316,16 +344,7 @@ class OutgoingTransfer:
         if manifest is None or progress.chunks < manifest.chunks:
             return []
         self.state = SendState.SEALED
-        seal = Seal(
-            transfer_id=self.offer.transfer_id,
-            generation=self.generation,
-            chunks=progress.chunks,
-            raw_bytes=progress.raw_bytes,
-            wire_bytes=progress.wire_bytes,
-            digest=self.digest,
-            layers=list(manifest.layers),
-            first_token=manifest.first_token,
-        )
+        seal = seal_of(self.offer, self.generation, manifest, progress, self.digest)
         return [Tell(self.peer, seal)]
 
     def _end(self, reason: Reason, message: str, now: float, tell: bool = True) -> list[Effect]:
@@ -333,7 +352,7 @@ class OutgoingTransfer:
         if self.over:
             return []
         effects: list[Effect] = []
-        text = message[:_MAX_TEXT]
+        text = message[:MAX_TEXT]
         if self.active and tell:
             abort = Abort(
                 transfer_id=self.offer.transfer_id, generation=self.generation, reason=reason.value, message=text
@@ -364,10 +383,9 @@ class OutgoingTransfer:
             hold.chunk = None
         return self._release_idle()
 
-    def _release_idle(self) -> list[Effect]:
-        idle = [
-            slot for slot, hold in self._holds.items() if hold.chunk is None and not hold.lent and not hold.in_flight
-        ]
+    def _release_idle(self, *slots: int) -> list[Effect]:
+        """Release those of these slots (of all, if none is named) that nobody needs any more."""
+        idle = [slot for slot in slots or self._holds if self._holds[slot].idle]
         for slot in idle:
             del self._holds[slot]
         return [Release(slot) for slot in idle]
@@ -380,9 +398,3 @@ class OutgoingTransfer:
             return []
         self._reported = True
         return [self._outcome]
-
-
-def _deny(message: Reserve, reason: Reason, text: str) -> Deny:
-    return Deny(
-        transfer_id=message.transfer_id, generation=message.generation, reason=reason.value, message=text[:_MAX_TEXT]
-    )

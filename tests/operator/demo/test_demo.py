@@ -168,7 +168,7 @@ async def test_nobody_there_is_said_in_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--compression", "zip"], "--compression: 'zip' is not one of none, fp8, int8"),
+        (["--compression", "zip"], "--compression: 'zip' is not one of none, lossless, fp8"),
         (["--json", "/proc/no/demo.jsonl"], "--json /proc/no/demo.jsonl: cannot be written"),
         (["--prefill", "0"], "--prefill and --decode must be at least 1"),
     ],

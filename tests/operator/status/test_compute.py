@@ -26,7 +26,7 @@ from kvferry_operator.errors import (
     Throttled,
     Unreachable,
 )
-from kvferry_operator.observed import Failure, NodeCapacity, Nodes, Results
+from kvferry_operator.observation.observed import Failure, NodeCapacity, Nodes, Results
 from kvferry_operator.status.changes import changes
 from kvferry_operator.status.compute import compute
 from model_statuses import NOW, checked, kstatus, observe, ready_cluster, ready_status, role, status_of, told

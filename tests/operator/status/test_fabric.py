@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from builders import MISSING, raw
-from kvferry_operator.observed import NodeCapacity, Nodes
+from kvferry_operator.observation.observed import NodeCapacity, Nodes
 from kvferry_operator.status.fabric import uses_rdma
 from model_statuses import condition, kstatus, ready_cluster, status_of, told
 from router_reports import report

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kv_settings import kv_layout, transfer_config
-from kvferry_contract.config import Method, Role
+from kvferry_contract.config import Method, Role, Scale
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.errors import CodecRefused, LayoutError, RingUnavailable, SettingsError
 from kvferry_runtime.layout import KvDtype
@@ -46,14 +47,14 @@ def test_an_agent_says_who_it_is(agent: HostAgent, tmp_path: Path) -> None:
         assert attached(agent)
         assert sidecar._socket is not None
         beat = packets.decode_from_agent(sidecar._socket.recv(4096))
-        assert beat == Beat(250)
+        assert beat == [Beat(250)]
 
 
 def test_an_agent_that_compresses_says_what_it_can_decode(tmp_path: Path) -> None:
     agent = HostAgent(tmp_path, Role.PREFILL, transfer_config(method=Method.INT8))
     agent.start(LAYOUT, {}, lambda: 0.0)
     with ScriptedSidecar(tmp_path) as sidecar:
-        assert set(sidecar.attach().codecs) >= {"none", "int8", "fp8"}
+        assert set(sidecar.attach().codecs) == {"none", "int8"}
     agent.close(5.0)
 
 
@@ -113,9 +114,15 @@ def test_a_token_that_fits_no_chunk_is_refused_at_start(agent: HostAgent) -> Non
         agent.start(kv_layout(1, heads=16, head_dim=128), {}, lambda: 0.0)
 
 
-def test_a_method_without_an_implementation_is_refused_with_the_choice(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="fp4 has no implementation for host memory; choose one of fp8, int8, none"):
-        HostAgent(tmp_path, Role.PREFILL, transfer_config(method=Method.FP4))
+@pytest.mark.parametrize(
+    ("scale", "codec"), [(Scale.TOKEN_AND_HEAD, "fp8"), (Scale.HEAD, "fp8-head"), (Scale.TENSOR, "fp8-tensor")]
+)
+def test_the_object_chooses_the_scales_of_fp8(tmp_path: Path, scale: Scale, codec: str) -> None:
+    agent = HostAgent(tmp_path, Role.PREFILL, replace(transfer_config(method=Method.FP8), scale=scale))
+    agent.start(LAYOUT, {}, lambda: 0.0)
+    with ScriptedSidecar(tmp_path) as sidecar:
+        assert set(sidecar.attach().codecs) == {"none", codec}
+    agent.close(5.0)
 
 
 def test_opaque_caches_go_with_any_method(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,9 +17,10 @@ from kvferry_runtime.agent import handover
 from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
+from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.agent.slot_codec import SlotCodec
 from kvferry_runtime.codec.base import Rows
-from kvferry_runtime.codec.none import NoneCodec
+from kvferry_runtime.codec.none.format import NoneCodec
 from kvferry_runtime.errors import LayoutError, Reason, RingUnavailable, TransferFailed
 from kvferry_runtime.layout import KvDtype
 from kvferry_runtime.plan import Chunk
@@ -112,10 +114,10 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
 
 def chunk_into(setup: Setup, slot: int, fill: int, of_layer: int, **changes: object) -> DataHeader:
     """Put a chunk of one whole layer into a slot; `changes` to its header come after the digest was computed."""
-    codec = SlotCodec(NoneCodec(), NoneCodec(), {"none": NoneCodec()}, Integrity.DIGEST)
+    codec = SlotCodec(NoneCodec(), NoneCodec(), {"none": NoneCodec()}, Integrity.DIGEST, SelfCheck(0.05))
     chunk = Chunk(of_layer, of_layer, 1, 0, TOKENS, False, TOKENS * LAYOUT.shape(of_layer).bytes_per_token)
-    header = codec.fill(setup.sidecar.ring, slot, LAYOUT, Memory(fill), ID, 0, chunk)
-    header = replace(header, **changes)  # type: ignore[arg-type]
+    header = codec.fill(setup.sidecar.ring, slot, LAYOUT, Memory(fill), ID, 0, chunk, "")
+    header = msgspec.structs.replace(header, **changes)
     setup.sidecar.ring.slot_header(slot)[:] = header.pack()
     return header
 

@@ -16,7 +16,7 @@ from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.gather import chunk_rows
 from kvferry_runtime.agent.paged import PagedCache, PagedKv
 from kvferry_runtime.agent.slot_codec import chunk_shape
-from kvferry_runtime.codec.none import NoneCodec
+from kvferry_runtime.codec.none.format import NoneCodec
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
 

@@ -16,7 +16,7 @@ from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvLayout
-from kvferry_runtime.ring.messages import ChunksReady, Fill, Filled, ManifestLayer, Offer, SealOffer, Sent
+from kvferry_runtime.ring.messages import Chosen, ChunksReady, Fill, Filled, ManifestLayer, Offer, SealOffer, Sent
 from kvferry_runtime.wire.data import DataHeader
 from scripted_sidecar import ScriptedSidecar
 
@@ -112,7 +112,9 @@ def test_every_row_is_announced_once_and_the_seal_says_so(
     offer = end.offer(tokens)
     announced = end.sidecar.expect(Offer)
     assert (announced.tokens, announced.codec) == (tokens, "none")
-    assert announced.layerwise is (mode is OverlapMode.LAYERWISE)
+    assert announced.layerwise is {"auto": None, "layerwise": True, "request": False}[mode]
+    if announced.layerwise is None:
+        end.sidecar.send(Chosen(ID, layerwise=tokens == TOKENS, exact_apart=False))
     headers, seal = end.finish(offer, tokens)
     assert [header.sequence for header in headers] == list(range(seal.chunks))
     for found in covered(headers).values():

@@ -21,6 +21,7 @@ def test_every_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert [line["name"].removeprefix("transfer.") for line in lines] == [
         "limit.memcpy",
         "limit.raw_tcp",
+        "limit.plain_sockets",
         "limit.cpu_bound",
         "against_raw_tcp",
         "64KiB",

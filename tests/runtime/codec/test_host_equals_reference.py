@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from codec_pairs import ORACLES
 from kv_rows import FLOAT_DTYPES, Elements, decoded, encoded, is_finite, outlier_rows
 from kvferry_runtime.codec.base import Codec
-from kvferry_runtime.codec.reference import ReferenceFp8, ReferenceInt8
 from kvferry_runtime.codec.registry import host_codecs
 from kvferry_runtime.codec.rows import element_dtype
 from kvferry_runtime.errors import NotEncodable
 from kvferry_runtime.layout import KvDtype
 
 HOST = host_codecs()
-PAIRS = [pytest.param(HOST["int8"], ReferenceInt8(), id="int8"), pytest.param(HOST["fp8"], ReferenceFp8(), id="fp8")]
+NAMES = ("int8", "fp8", "fp4")
+PAIRS = [pytest.param(HOST[name], ORACLES[name], id=name) for name in NAMES]
+BYTE_PAIRS = [pytest.param(HOST[name], ORACLES[name], id=name) for name in ("int8", "fp8")]
 MEETING_POINTS = {
     KvDtype.BF16: (0x0000, 0x8000, 0x0001, 0x807F, 0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x0200, 0x01FE),
     KvDtype.FP16: (0x0000, 0x8000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E01, 0x3C00),
@@ -85,7 +87,7 @@ def test_every_row_magnitude(host: Codec, reference: Codec, dtype: KvDtype) -> N
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize(("host", "reference"), PAIRS)
+@pytest.mark.parametrize(("host", "reference"), BYTE_PAIRS)
 def test_every_code_and_many_scales(host: Codec, reference: Codec, dtype: KvDtype) -> None:
     """A payload that no encoder of ours wrote still decodes alike."""
     codes = np.array([code for code in range(256) if code not in (0x7F, 0x80, 0xFF)], np.uint8)
@@ -98,7 +100,20 @@ def test_every_code_and_many_scales(host: Codec, reference: Codec, dtype: KvDtyp
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize("name", ["int8", "fp8"])
+def test_every_e2m1_code_scale_and_exponent(dtype: KvDtype) -> None:
+    """Two groups for every scale and exponent that occurs, with all codes in every one of them."""
+    codes = np.array([[low | high << 4 for low, high in zip(range(16), range(15, -1, -1), strict=True)]], np.uint8)
+    scales, exponents = np.meshgrid(np.arange(1, 127, dtype=np.uint8), np.arange(22, 142, dtype=np.uint8))
+    count = scales.size
+    pair = np.stack([scales.ravel(), scales.ravel()[::-1]], axis=1)
+    payload = np.tile(codes, (count, 1)).tobytes() + pair.tobytes() + exponents.tobytes()
+    ours = decoded(HOST["fp4"], payload, count, 32, dtype)
+    assert (ours == decoded(ORACLES["fp4"], payload, count, 32, dtype)).all()
+    assert is_finite(ours, dtype).all()
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("name", NAMES)
 def test_flushed_subnormals_change_nothing(name: str, dtype: KvDtype) -> None:
     generator = np.random.default_rng(4)
     rows = generator.integers(0, 2 ** (8 * dtype.itemsize), (256, 32), np.uint64).astype(element_dtype(dtype))

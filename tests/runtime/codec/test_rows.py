@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kv_rows import FLOAT_DTYPES, encoded, flat_shape, outlier_rows
-from kvferry_runtime.codec.base import Codec
-from kvferry_runtime.codec.reference import ReferenceFp8, ReferenceInt8
+from codec_pairs import ORACLES
+from kv_rows import FLOAT_DTYPES, encoded, outlier_rows
+from kvferry_runtime.codec.base import ChunkShape, Codec
 from kvferry_runtime.codec.registry import host_codecs
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype
@@ -17,11 +17,17 @@ from kvferry_runtime.layout import KvDtype
 HOST = host_codecs()
 CODECS = [
     *(pytest.param(codec, id=f"host-{name}") for name, codec in HOST.items()),
-    pytest.param(ReferenceInt8(), id="reference-int8"),
-    pytest.param(ReferenceFp8(), id="reference-fp8"),
+    *(pytest.param(oracle, id=f"reference-{name}") for name, oracle in ORACLES.items() if name != "none"),
 ]
 ROWS, WIDTH = 24, 33
-SHAPE = flat_shape(ROWS, WIDTH, KvDtype.BF16)
+
+
+def shape_of(dtype: KvDtype) -> ChunkShape:
+    """Keys and values of two layers."""
+    return ChunkShape(layers=2, parts=2, tokens=ROWS // 12, heads=3, head_dim=WIDTH, dtype=dtype)
+
+
+SHAPE = shape_of(KvDtype.BF16)
 
 
 def payload_for(codec: Codec) -> np.ndarray:
@@ -36,12 +42,12 @@ def test_how_rows_are_split_over_arrays_changes_nothing(
     codec: Codec, dtype: KvDtype, cuts: list[int], sinks: list[int]
 ) -> None:
     whole = outlier_rows(ROWS, WIDTH, dtype)
-    payload = encoded(codec, [whole], dtype)
+    shape = shape_of(dtype)
+    payload = encoded(codec, [whole], dtype, shape)
     blocks = [block.copy() for block in np.split(whole, sorted(cuts))]
-    assert encoded(codec, blocks, dtype) == payload
+    assert encoded(codec, blocks, dtype, shape) == payload
 
     expected, pieces = np.zeros_like(whole), [np.zeros_like(block) for block in np.split(whole, sorted(sinks))]
-    shape = flat_shape(ROWS, WIDTH, dtype)
     codec.decode(np.frombuffer(payload, np.uint8), shape, [expected])
     codec.decode(np.frombuffer(payload, np.uint8), shape, pieces)
     assert np.concatenate(pieces).tobytes() == expected.tobytes()
@@ -51,10 +57,10 @@ def test_how_rows_are_split_over_arrays_changes_nothing(
 def test_the_source_stays_and_may_be_read_only(codec: Codec) -> None:
     rows = outlier_rows(ROWS, WIDTH, KvDtype.BF16)
     before = rows.copy()
-    payload = encoded(codec, [rows], KvDtype.BF16)
+    payload = encoded(codec, [rows], KvDtype.BF16, SHAPE)
     assert (rows == before).all()
     rows.flags.writeable = False
-    assert encoded(codec, [rows], KvDtype.BF16) == payload
+    assert encoded(codec, [rows], KvDtype.BF16, SHAPE) == payload
 
 
 BASE = outlier_rows(ROWS * 2, WIDTH * 2, KvDtype.BF16)
@@ -105,5 +111,5 @@ def test_buffers_that_do_not_fit_are_refused(codec: Codec) -> None:
     sink = rows.copy()
     sink.flags.writeable = False
     with pytest.raises(LayoutError, match="read-only"):
-        codec.decode(np.frombuffer(encoded(codec, [rows], KvDtype.BF16), np.uint8), SHAPE, [sink])
+        codec.decode(np.frombuffer(encoded(codec, [rows], KvDtype.BF16, SHAPE), np.uint8), SHAPE, [sink])
     assert (sink == rows).all()

@@ -76,6 +76,30 @@ async def folder(request: pytest.FixtureRequest) -> AsyncIterator[Path]:
     yield request.getfixturevalue(request.param)
 
 
+async def test_the_end_of_a_prompt_that_did_not_come_is_computed_as_one_engine_would(make_pair, folder: Path) -> None:
+    """The link brought the first 512 tokens alone; shorter prompts came whole."""
+    pair = make_pair(folder)
+    pair.fabric.collapse(slow=True)
+    alone = engines.start(folder)
+    try:
+        expected = [await engines.complete(alone, prompt_of(length)) for length in LENGTHS]
+    finally:
+        alone.close(5)
+    found = await asyncio.gather(*(pair.ask(length, prompt_of(length)) for length in LENGTHS))
+    for length, (_, rest), whole in zip(LENGTHS, found, expected, strict=True):
+        assert rest.tokens == whole.tokens
+        assert rest.end is not None and rest.end.mode is Mode.TRANSFERRED
+        assert rest.end.cached_tokens == min(length, 512)
+    await all_free(pair.prefill, pair.decode)
+
+
+async def test_an_engine_that_may_not_compute_anew_gets_every_token(make_pair) -> None:
+    pair = make_pair(policy=FailurePolicy.FAIL)
+    pair.fabric.collapse(slow=True)
+    _, rest = await pair.ask(1, prompt_of(1100))
+    assert rest.end is not None and rest.end.cached_tokens == 1100
+
+
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1.0, "top_p": 0.95, "seed": 11}])
 async def test_answers_equal_those_of_one_engine(make_pair, folder: Path, sampling: dict) -> None:
     pair = make_pair(folder)
@@ -94,27 +118,6 @@ async def test_answers_equal_those_of_one_engine(make_pair, folder: Path, sampli
         assert rest.end.transfer.raw_bytes > 0
         assert (first.end.mode, first.end.cached_tokens) == (Mode.LOCAL, 0)
     await all_free(pair.prefill, pair.decode)
-
-
-async def test_the_kv_that_arrives_is_what_was_computed(make_pair) -> None:
-    """The mirror for a GPU, here on a CPU, must change nothing."""
-    from kvferry_runtime.engine.reference.kv import RequestKv, SharedKv
-
-    pair = make_pair()
-    kv = pair.prefill.pool.reserve(2)
-    source = RequestKv(pair.prefill.model.layout, 2, pair.prefill.model.dtype, pair.prefill.model.device)
-    source._buffer.normal_()
-    mirror = SharedKv(pair.prefill.model.layout, source._buffer, mirrored=True)
-    for layer in pair.prefill.model.layout.layers:
-        mirror.publish(layer, 0, 20)
-    target = SharedKv(pair.prefill.model.layout, kv._buffer, mirrored=True)
-    for layer in pair.prefill.model.layout.layers:
-        for part in (0, 1):
-            (sink,), (rows,) = target.rows(layer, part, 0, 20), mirror.rows(layer, part, 0, 20)
-            sink[:] = rows
-    target.adopt(20)
-    assert kv._buffer[:, :, :20].equal(source._buffer[:, :, :20])
-    pair.prefill.pool.release(kv)
 
 
 async def test_an_end_token_from_prefill_ends_decode_too(make_pair) -> None:

@@ -43,7 +43,7 @@ def test_logits_are_those_of_transformers(tiny: Path) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(tiny, attn_implementation="eager").eval()
     prompt = prompt_of(700)
     kv, logits = prefilled(runner, prompt)
-    step = runner.decode([DecodeRow(kv, 65, len(prompt))])[0]
+    step = runner.decode([DecodeRow(kv, 65, len(prompt), len(prompt))])[0]
     with torch.inference_mode():
         expected = theirs(torch.tensor([[*prompt, 65]])).logits[0, -2:].numpy()
     np.testing.assert_allclose(np.stack([logits, step]), expected, atol=2e-4, rtol=1e-3)
@@ -55,7 +55,7 @@ def test_a_row_is_bit_for_bit_the_same_in_any_place_and_company(model: models.Mo
     steps = []
     for length in LENGTHS[:8]:
         kv, _ = prefilled(runner, prompt_of(length))
-        steps.append(DecodeRow(kv, 65, length))
+        steps.append(DecodeRow(kv, 65, length, length))
     alone = [runner.decode([step])[0] for step in steps]
     shuffler = random.Random(rows)
     for _ in range(3):

@@ -31,6 +31,7 @@ CONFIG = RuntimeConfig(
         transport=TransportKind.TCP,
         on_fallback=OnFallback.WARN,
         method=Method.NONE,
+        auto_methods=(Method.NONE,),
         keep_exact_first=16,
         keep_exact_last=64,
         max_relative_error=0.05,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvferry_runtime.errors import RingError
 from kvferry_runtime.ring import packets
 from kvferry_runtime.ring.messages import (
+    MAX_BATCH,
     MAX_PACKET_BYTES,
     Arrived,
     Consumed,
@@ -33,11 +34,11 @@ FROM_SIDECAR = st.one_of(st.builds(Fill, IDS, SMALL, SMALL, SMALL), st.builds(Ar
 
 
 def either(packet: bytes) -> list[FromAgent | FromSidecar]:
-    """What the two readers make of it."""
+    """The messages that the two readers find in it."""
     found: list[FromAgent | FromSidecar] = []
     for decode in (packets.decode_from_agent, packets.decode_from_sidecar):
         try:
-            found.append(decode(packet))
+            found += decode(packet)
         except RingError:
             continue
     return found
@@ -51,6 +52,17 @@ def test_what_an_agent_says_comes_out_at_the_sidecar_alone(message: FromAgent) -
 @given(FROM_SIDECAR)
 def test_what_a_sidecar_says_comes_out_at_the_agent_alone(message: FromSidecar) -> None:
     assert either(packets.encode(message)) == [message]
+
+
+@given(st.lists(FROM_AGENT, min_size=1, max_size=MAX_BATCH))
+def test_messages_that_share_a_packet_come_out_in_order(messages: list[FromAgent]) -> None:
+    assert packets.decode_from_agent(packets.encode(*messages)) == messages
+
+
+@pytest.mark.parametrize("count", [0, MAX_BATCH + 1, 1000])
+def test_a_packet_of_nothing_or_of_too_many_is_refused(count: int) -> None:
+    """Case 47."""
+    assert either(packets.packet_of([packets.encode_message(Arrived("0" * 32, 1))] * count)) == []
 
 
 @given(st.binary(max_size=300))

@@ -81,6 +81,25 @@ async def test_a_failed_loan_raises_for_everybody_who_waits() -> None:
     await _raises(future)
 
 
+@pytest.mark.parametrize("error", [None, ConnectionLost("gone")])
+async def test_the_owner_is_told_once_and_at_once_that_a_buffer_is_back(error: ConnectionLost | None) -> None:
+    future, told = BufferFuture(loop=asyncio.get_running_loop()), []
+    future.when_back(told.append)
+    assert told == []
+    future.give_back(error)
+    future.give_back()
+    assert told == [error]
+
+
+async def test_an_owner_that_asks_late_is_told_but_not_from_within_its_own_call() -> None:
+    future, told = BufferFuture(loop=asyncio.get_running_loop()), []
+    future.give_back()
+    future.when_back(told.append)
+    assert told == []
+    await asyncio.sleep(0)
+    assert told == [None]
+
+
 async def _raises(future: BufferFuture) -> None:
     with pytest.raises(ConnectionLost, match="gone"):
         await future

@@ -16,6 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvferry_runtime.engine.reference.kv import RequestKv
+from kvferry_runtime.engine.reference.observation import AttentionMass
 from kvferry_runtime.errors import SettingsError
 
 NAME = "kvferry"
@@ -38,37 +39,37 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PrefillPass:
-    """Positions `start` to `stop` of one request, in one row. layer_final: called with each layer once its KV is."""
+    """Positions `start` to `stop` of one request, in one row.
+
+    layer_final: called with each layer once its KV is. observed: takes note of the attention before that, for prompts
+    that will be sent sparsely.
+    """
 
     kv: RequestKv
     start: int
     stop: int
     layer_final: Callable[[int], None]
+    observed: AttentionMass | None
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
         self.kv.store(layer, self.start, key[0], value[0])
+        if self.observed is not None:
+            self.observed.observe(layer, self.start, query, self.kv.view(layer, self.stop)[0], scale)
         self.layer_final(layer)
-        out = torch.empty_like(query)
-        for first in range(0, self.stop - self.start, QUERY_TILE):
-            last = min(first + QUERY_TILE, self.stop - self.start)
-            seen = self.start + last
-            keys, values = self.kv.view(layer, seen)
-            position = torch.arange(self.start + first, seen, device=query.device)
-            visible = torch.arange(seen, device=query.device) <= position[:, None]
-            out[:, :, first:last] = scaled_dot_product_attention(
-                query[:, :, first:last], keys, values, attn_mask=visible, scale=scale, enable_gqa=True
-            )
-        return out.transpose(1, 2)
+        return causal(self.kv, layer, self.start, query, scale)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePass:
-    """One token of each request at its `position`; rows beyond the requests are padding and come out as zeros."""
+    """One token of each request; rows beyond the requests are padding and come out as zeros.
+
+    cached: tokens that each cache holds before. It is the token's position, unless tokens before it were evicted.
+    """
 
     kvs: Sequence[RequestKv]
-    positions: Sequence[int]
+    cached: Sequence[int]
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None
@@ -77,11 +78,30 @@ class DecodePass:
         out = query.new_zeros(rows, 1, heads, dim)
         # queries that share a KV head become its query tokens: nothing is repeated
         grouped = query.reshape(rows, 1, key.shape[1], heads // key.shape[1], dim)
-        for row, (kv, position) in enumerate(zip(self.kvs, self.positions, strict=True)):
-            kv.store(layer, position, key[row], value[row])
-            keys, values = kv.view(layer, position + 1)
+        for row, (kv, cached) in enumerate(zip(self.kvs, self.cached, strict=True)):
+            kv.store(layer, cached, key[row], value[row])
+            keys, values = kv.view(layer, cached + 1)
             out[row, 0] = scaled_dot_product_attention(grouped[row], keys, values, scale=scale).view(heads, dim)
         return out
+
+
+def causal(kv: RequestKv, layer: int, cached: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Attention of tokens that follow each other, whose keys and values are in `kv` behind `cached` others.
+
+    query: [1, heads, tokens, dim]. Returns [1, tokens, heads, dim].
+    """
+    tokens = query.shape[2]
+    out = torch.empty_like(query)
+    for first in range(0, tokens, QUERY_TILE):
+        last = min(first + QUERY_TILE, tokens)
+        seen = cached + last
+        keys, values = kv.view(layer, seen)
+        position = torch.arange(cached + first, seen, device=query.device)
+        visible = torch.arange(seen, device=query.device) <= position[:, None]
+        out[:, :, first:last] = scaled_dot_product_attention(
+            query[:, :, first:last], keys, values, attn_mask=visible, scale=scale, enable_gqa=True
+        )
+    return out.transpose(1, 2)
 
 
 def register() -> None:

@@ -10,12 +10,13 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from kvferry_contract.config import FailurePolicy
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import KvAgent, LoadResult
+from kvferry_runtime.codec.sparse.budget import Budget
 from kvferry_runtime.engine.reference.kv import KvPool
+from kvferry_runtime.engine.reference.messages import Cancel, Loaded, Message, Sent, Submit, Withdraw
 from kvferry_runtime.engine.reference.metrics import EngineMetrics
 from kvferry_runtime.engine.reference.request import (
     Delta,
@@ -26,7 +27,7 @@ from kvferry_runtime.engine.reference.request import (
     Request,
     Stage,
 )
-from kvferry_runtime.engine.reference.runner import DecodeRow, Runner
+from kvferry_runtime.engine.reference.runner import PREFILL_CHUNK, DecodeRow, Runner
 from kvferry_runtime.engine.reference.sampling import sample
 from kvferry_runtime.engine.reference.scheduler import Decode, Prefill, Scheduler
 from kvferry_runtime.errors import KvferryError, Reason, TransferFailed
@@ -39,49 +40,12 @@ PARKED_SHARE = 0.25
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """The client went away."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The agent's last word on a fetch."""
-
-    request: Request
-    result: LoadResult | TransferFailed
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """The agent's last word on an offer."""
-
-    request: Request
-    failure: TransferFailed | None
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Nobody will fetch the KV that was offered under this id (any more)."""
-
-    transfer_id: str
-
-
-Message = Submit | Cancel | Loaded | Sent | Withdraw
-
-
 class EngineCore:
     """Called by one thread alone, except `counts`.
 
     Args:
         agent: None where there is no sidecar.
+        budget: of a sparse method, None for all others.
         post: brings the agent's words back into that thread, as messages for `take`.
         beat: called whenever there is progress.
     """
@@ -92,6 +56,7 @@ class EngineCore:
         pool: KvPool,
         agent: KvAgent | None,
         policy: FailurePolicy,
+        budget: Budget | None,
         metrics: EngineMetrics,
         post: Callable[[Message], None],
         beat: Callable[[], None],
@@ -100,6 +65,7 @@ class EngineCore:
         self._pool = pool
         self._agent = agent
         self._policy = policy
+        self._budget = budget
         self._metrics = metrics
         self._post = post
         self._beat = beat
@@ -113,6 +79,8 @@ class EngineCore:
         """Take in what happened elsewhere."""
         match message:
             case Submit(request):
+                if request.transfer is not None and not request.hands_over:
+                    request.kept = self._kept(request)
                 self._scheduler.place(request, Stage.WAITING)
             case Cancel(request):
                 self._cancel(request)
@@ -179,15 +147,20 @@ class EngineCore:
             request.parked = time.monotonic()
             self._fetch(request, request.transfer)
 
+    def _kept(self, request: Request) -> int | None:
+        """Tokens of its prompt that a transfer carries, None for all."""
+        tokens = len(request.prompt)
+        return self._budget.kept(tokens) if self._budget is not None and self._budget.evicts(tokens) else None
+
     def _offer(self, request: Request, transfer: TransferParams) -> None:
         assert request.kv is not None
-        shared = request.kv.share()
+        observed = None if self._kept(request) is None else request.kv.attention_mass(len(request.prompt))
         try:
             if self._agent is None:
                 raise KvferryError("this engine runs without a sidecar")
             request.send = self._agent.offer(
                 self._remaining(request, transfer),
-                shared,
+                request.kv.share() if observed is None else request.kv.share_observed(observed),
                 len(request.prompt),
                 lambda failure: self._post(Sent(request, failure)),
             )
@@ -196,25 +169,23 @@ class EngineCore:
             _log.warning("KV cannot be offered: %s", error, extra={"transfer_id": transfer.transfer_id})
             self._metrics.sent(Reason.NO_CONNECTOR)
             return
-        request.shared = shared
+        request.observed = observed
 
     def _fetch(self, request: Request, transfer: TransferParams) -> None:
         assert request.kv is not None
-        shared = request.kv.share()
+        whole = self._policy is FailurePolicy.FAIL or request.kept is not None
         try:
             if self._agent is None:
                 raise KvferryError("this engine runs without a sidecar")
             request.fetch = self._agent.fetch(
                 self._remaining(request, transfer),
-                shared,
+                request.kv.share(0 if whole else PREFILL_CHUNK),
                 0,
                 len(request.prompt),
                 lambda result: self._post(Loaded(request, result)),
             )
         except KvferryError as error:
             self._load_failed(request, TransferFailed(Reason.NO_CONNECTOR, str(error)))
-            return
-        request.shared = shared
 
     def _unpark(self) -> None:
         """Compute the oldest parked prompt here if it keeps the others from their blocks while nothing is computed.
@@ -247,19 +218,31 @@ class EngineCore:
                 result = TransferFailed(Reason.NO_CAPACITY, "others waited for the KV blocks that it held")
             self._load_failed(request, result)
             return
+        if result.tokens is not None:
+            self._go_on(request, result, result.tokens)
+            return
         first = result.first_token
         if first is None or not 0 <= first < self._runner.model.vocabulary:
             # without it the last position would have to be computed again, in another shape than prefill did
             self._load_failed(request, TransferFailed(Reason.DENIED, f"prefill sent {first} as the first token"))
             return
-        assert request.shared is not None
-        request.shared.adopt(len(request.prompt))
+        if result.kept_tokens != request.kept:
+            text = f"{result.kept_tokens} tokens of the prompt were kept, room is for {request.kept}"
+            self._load_failed(request, TransferFailed(Reason.INTERNAL, text))
+            return
         request.loaded = result
         request.mode = Mode.TRANSFERRED
         request.computed = len(request.prompt)
         self._scheduler.place(request, Stage.RUNNING)
         self._metrics.prompt(request.mode, "")
         self._accept(request, first)
+
+    def _go_on(self, request: Request, result: LoadResult, tokens: int) -> None:
+        """Compute the end of the prompt here: from where a pass begins, so the answer is the one of a whole prefill."""
+        request.loaded = result
+        request.mode = Mode.TRANSFERRED
+        request.computed = tokens
+        self._scheduler.place(request, Stage.PREFILLING)
 
     def _load_failed(self, request: Request, failure: TransferFailed) -> None:
         """Go on by the failure policy. By now the sidecar has retried if the policy says so."""
@@ -276,8 +259,14 @@ class EngineCore:
             return
         request.mode = Mode.RECOMPUTED
         request.why = failure.reason.value
-        if request.stage is Stage.PARKED:
+        if request.kept is not None and request.kv is not None:
+            # a cache for the kept tokens alone: the whole prompt needs a larger one, and waits for it
+            self._pool.release(request.kv)
+            request.kv = None
+            self._scheduler.place(request, Stage.WAITING)
+        elif request.stage is Stage.PARKED:
             self._scheduler.place(request, Stage.PREFILLING)
+        request.kept = None
 
     def _sent(self, request: Request, failure: TransferFailed | None) -> None:
         request.send = None
@@ -299,11 +288,12 @@ class EngineCore:
 
         def layer_final(layer: int, first: int, last: int) -> None:
             self._beat()
-            if request.send is not None and request.shared is not None:
-                request.shared.publish(layer, first, last)
+            if request.send is not None:
                 request.send.layer_final(layer, first, last)
 
-        request.computed, logits = self._runner.prefill(request.kv, request.prompt, start, layer_final)
+        request.computed, logits = self._runner.prefill(
+            request.kv, request.prompt, start, layer_final, request.observed
+        )
         self._metrics.prompt_tokens.inc(request.computed - start)
         if logits is None:
             return
@@ -319,7 +309,7 @@ class EngineCore:
         for request in work.requests:
             assert request.kv is not None
             position = len(request.prompt) + len(request.tokens) - 1
-            batch.append(DecodeRow(request.kv, request.tokens[-1], position))
+            batch.append(DecodeRow(request.kv, request.tokens[-1], position, position - request.evicted))
         for request, logits in zip(work.requests, self._runner.decode(batch), strict=True):
             self._accept(request, sample(logits, request.sampling, len(request.tokens)))
 
@@ -384,7 +374,7 @@ class EngineCore:
 
     def _release(self, request: Request) -> None:
         self._scheduler.place(request, Stage.OVER)
-        request.shared = None
+        request.observed = None
         if request.kv is not None:
             self._pool.release(request.kv)
             request.kv = None

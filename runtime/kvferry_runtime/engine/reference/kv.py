@@ -2,14 +2,20 @@
 
 A request reserves room for its prompt and all it may generate when it is admitted, so it can never run out of cache
 half-way and is never thrown out again. The blocks are a budget, not addresses: each request's cache is one tensor for
-each layer, which the agent reads and writes without a gather.
+each layer, so that attention reads it without a gather. On a GPU the agent reaches it block by block, as it would an
+engine's pages.
 """
 
 from __future__ import annotations
 
 import torch
 
+from kvferry_runtime.agent.base import KvMemory
 from kvferry_runtime.agent.contiguous import ContiguousKv
+from kvferry_runtime.agent.device.memory import DeviceCache, DeviceKv
+from kvferry_runtime.agent.device.streams import Device
+from kvferry_runtime.codec.sparse.selection import Scores
+from kvferry_runtime.engine.reference.observation import AttentionMass
 from kvferry_runtime.layout import KvLayout
 
 BLOCK_TOKENS = 16
@@ -21,67 +27,111 @@ def blocks_for(tokens: int) -> int:
 
 
 class RequestKv:
-    """One request's cache: for each layer [2, capacity, kv_heads, head_dim], part 0 is K, part 1 is V."""
+    """One request's cache: for each layer [2, capacity, kv_heads, head_dim], part 0 is K, part 1 is V.
 
-    def __init__(self, layout: KvLayout, blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+    gpu: as the agent knows the device that holds it; None for an agent that reads and writes host memory.
+    """
+
+    def __init__(
+        self, layout: KvLayout, blocks: int, dtype: torch.dtype, device: torch.device, gpu: Device | None = None
+    ) -> None:
         shape = layout.shapes[0]
         self.blocks = blocks
         self._layout = layout
+        self._gpu = gpu
         self._buffer = torch.empty(
             len(layout.shapes), 2, blocks * BLOCK_TOKENS, shape.heads, shape.head_dim, dtype=dtype, device=device
         )
 
     def store(self, layer: int, start: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Write key and value, each [kv_heads, tokens, head_dim], from position `start` on."""
+        """Write key and value, each [kv_heads, tokens, head_dim], from place `start` on."""
         part = self._buffer[layer, :, start : start + key.shape[1]]
         part[0].copy_(key.transpose(0, 1))
         part[1].copy_(value.transpose(0, 1))
 
     def view(self, layer: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of the first `tokens` positions, each [1, kv_heads, tokens, head_dim]."""
+        """Keys and values of the first `tokens` places, each [1, kv_heads, tokens, head_dim]."""
         part = self._buffer[layer, :, :tokens].transpose(1, 2)
         return part[:1], part[1:]
 
-    def share(self) -> SharedKv:
-        """This cache as the agent reads or writes it."""
-        return SharedKv(self._layout, self._buffer, mirrored=self._buffer.device.type != "cpu")
+    def share(self, resume_tokens: int = 0) -> KvMemory:
+        """This cache as the agent reads or writes it. resume_tokens: see `ResumableMemory`.
+
+        Raises:
+            LayoutError: it is not in host memory, and no `gpu` says how the agent reaches it.
+        """
+        shared = HostKv(self._layout, list(self._buffer)) if self._gpu is None else self._paged(self._gpu)
+        shared.resume_tokens = resume_tokens
+        return shared
+
+    def attention_mass(self, tokens: int) -> AttentionMass:
+        """To take note of what is looked at in a prompt of `tokens` tokens."""
+        return AttentionMass(self._layout, tokens, self._buffer.device)
+
+    def share_observed(self, mass: AttentionMass) -> ObservedKv:
+        """This cache of a prompt of which only those tokens that matter will be sent.
+
+        Raises:
+            LayoutError: it is not in host memory, where alone tokens can be left out.
+        """
+        return ObservedKv(self._layout, list(self._buffer), mass)
+
+    def in_host_memory(self) -> RequestKv:
+        """This cache if it lies there, else a copy, for which the device is waited for."""
+        if self._buffer.device.type == "cpu":
+            return self
+        copy = RequestKv(self._layout, self.blocks, self._buffer.dtype, torch.device("cpu"))
+        copy._buffer.copy_(self._buffer)
+        return copy
+
+    def take(self, other: RequestKv) -> None:
+        """Hold what `other`, a cache of the same size, holds."""
+        if other is not self:
+            self._buffer.copy_(other._buffer)
+
+    def _paged(self, gpu: Device) -> DeviceKv:
+        """The same memory as blocks [blocks, 2, BLOCK_TOKENS, kv_heads, head_dim], strided. Asks nothing of the
+        device."""
+        paged = self._buffer.unflatten(2, (self.blocks, BLOCK_TOKENS)).transpose(1, 2)
+        return DeviceKv(DeviceCache(self._layout, list(paged)), gpu, range(self.blocks))
 
 
-class SharedKv(ContiguousKv):
-    """A cache that the agent reads or writes: the cache itself on a CPU, a mirror in pinned host memory for a GPU."""
+class HostKv(ContiguousKv):
+    """A cache in host memory. A `ResumableMemory`."""
 
-    def __init__(self, layout: KvLayout, buffer: torch.Tensor, *, mirrored: bool) -> None:
-        pinned = buffer.device.type == "cuda"
-        self._mirror = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=pinned) if mirrored else None
-        self._buffer = buffer
-        super().__init__(layout, list(buffer if self._mirror is None else self._mirror))
+    resume_tokens = 0
 
-    def publish(self, layer: int, start: int, stop: int) -> None:
-        """Make what was computed for these tokens visible to the agent; when this returns, it is."""
-        if self._mirror is not None:
-            self._mirror[layer, :, start:stop].copy_(self._buffer[layer, :, start:stop])
 
-    def adopt(self, tokens: int) -> None:
-        """Make what the agent wrote for the first `tokens` positions visible to the engine."""
-        if self._mirror is not None:
-            self._buffer[:, :, :tokens].copy_(self._mirror[:, :, :tokens])
+class ObservedKv(HostKv):
+    """A `ScoredMemory`: knows what the prompt's last queries look at."""
+
+    def __init__(self, layout: KvLayout, tensors: list[torch.Tensor], mass: AttentionMass) -> None:
+        super().__init__(layout, tensors)
+        self.mass = mass
+
+    def scores(self, layer: int) -> Scores:
+        return self.mass.scores(layer)
 
 
 class KvPool:
     """The budget. Used by the engine's thread alone; `free` may be read from anywhere."""
 
-    def __init__(self, layout: KvLayout, total_blocks: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layout: KvLayout, total_blocks: int, dtype: torch.dtype, device: torch.device, gpu: Device | None = None
+    ) -> None:
+        """gpu: see `RequestKv`."""
         self.total = total_blocks
         self.free = total_blocks
         self._layout = layout
         self._dtype = dtype
         self._device = device
+        self._gpu = gpu
         self._out: set[RequestKv] = set()
 
     def reserve(self, blocks: int) -> RequestKv:
         """A cache of `blocks` blocks; there must be as many free."""
         assert 0 < blocks <= self.free, f"{blocks} blocks asked, {self.free} free"
-        kv = RequestKv(self._layout, blocks, self._dtype, self._device)
+        kv = RequestKv(self._layout, blocks, self._dtype, self._device, self._gpu)
         self.free -= blocks
         self._out.add(kv)
         return kv

@@ -8,7 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from kvferry_runtime.engine.reference.core import Cancel, EngineCore, Message, Submit, Withdraw
+from kvferry_runtime.engine.reference.core import EngineCore
+from kvferry_runtime.engine.reference.messages import Cancel, Message, Submit, Withdraw
 from kvferry_runtime.engine.reference.request import Request, Stage
 
 MAX_WAITING = 256

@@ -60,6 +60,17 @@ def make_deterministic(threads: int) -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def place_of(device: str) -> torch.device:
+    """Where a model is computed. device: auto, cpu or cuda.
+
+    Raises:
+        SettingsError: there is no GPU.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("--device cuda: torch sees no GPU here")
+    return torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
+
+
 def load(folder: Path, device: str, dtype: str) -> Model:
     """Load the model in `folder`.
 
@@ -70,9 +81,7 @@ def load(folder: Path, device: str, dtype: str) -> Model:
         SettingsError: not a causal language model, one that this engine does not compute (named), or not whole.
         ModelUnavailable: the weights cannot be read.
     """
-    if device == "cuda" and not torch.cuda.is_available():
-        raise SettingsError("--device cuda: torch sees no GPU here")
-    place = torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
+    place = place_of(device)
     attention.register()
     transformers.utils.logging.disable_progress_bar()
     try:

@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
-from kvferry_runtime.engine.reference.kv import RequestKv, SharedKv, blocks_for
+from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
+from kvferry_runtime.engine.reference.observation import AttentionMass
 from kvferry_runtime.engine.reference.sampling import Sampling
 from kvferry_runtime.engine.reference.text import TextStream
 
@@ -80,7 +81,9 @@ class Request:
 
     sink: takes every event, in the engine's thread; the last one is Finished or Failed, unless the request was
     cancelled by its client. computed: tokens of the prompt whose KV is in place. parked: since when (monotonic).
-    given_up: its KV is not awaited any longer, though the agent's last word is.
+    given_up: its KV is not awaited any longer, though the agent's last word is. kept: tokens of the prompt that a
+    sparse transfer will bring, None where the cache holds all of them. observed: what its queries look at, where a
+    sparse transfer is offered.
     """
 
     prompt: list[int]
@@ -94,7 +97,7 @@ class Request:
 
     stage: Stage = Stage.WAITING
     kv: RequestKv | None = None
-    shared: SharedKv | None = None
+    observed: AttentionMass | None = None
     computed: int = 0
     tokens: list[int] = field(default_factory=list)
     mode: Mode = Mode.LOCAL
@@ -104,11 +107,17 @@ class Request:
     fetch: FetchHandle | None = None
     parked: float = 0.0
     given_up: bool = False
+    kept: int | None = None
+
+    @property
+    def evicted(self) -> int:
+        """Tokens of the prompt that its cache does not hold: so much lies each later token before its position."""
+        return 0 if self.kept is None else len(self.prompt) - self.kept
 
     @property
     def blocks(self) -> int:
         """Room for the prompt and everything it may generate; the last token's KV is never needed."""
-        return blocks_for(len(self.prompt) + self.max_tokens - 1)
+        return blocks_for(len(self.prompt) - self.evicted + self.max_tokens - 1)
 
     @property
     def hands_over(self) -> bool:
@@ -126,4 +135,7 @@ class Request:
 
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were not computed here."""
-        return len(self.prompt) if self.mode is Mode.TRANSFERRED else 0
+        if self.mode is not Mode.TRANSFERRED:
+            return 0
+        shortened = None if self.loaded is None else self.loaded.tokens
+        return len(self.prompt) if shortened is None else shortened

@@ -31,6 +31,7 @@ from kvferry_runtime.engine.reference import attention
 from kvferry_runtime.engine.reference.attention import DecodePass, Pass, PrefillPass
 from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
 from kvferry_runtime.engine.reference.model import Model
+from kvferry_runtime.engine.reference.observation import AttentionMass
 
 PREFILL_CHUNK = 512
 """Tokens of one prefill pass: long enough for matrix products at full speed, short enough that decode steps of other
@@ -45,11 +46,12 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
-    """One request's next step: `token` stands at `position`, all before it is in `kv`."""
+    """One request's next step: `token` stands at `position`; of all before it, `kv` holds `cached` tokens."""
 
     kv: RequestKv
     token: int
     position: int
+    cached: int
 
 
 class Runner:
@@ -60,18 +62,24 @@ class Runner:
         self.rows = rows
 
     def prefill(
-        self, kv: RequestKv, prompt: Sequence[int], start: int, layer_final: Callable[[int, int, int], None]
+        self,
+        kv: RequestKv,
+        prompt: Sequence[int],
+        start: int,
+        layer_final: Callable[[int, int, int], None],
+        observed: AttentionMass | None = None,
     ) -> tuple[int, Logits | None]:
         """Compute the chunk of `prompt` that begins at `start`.
 
         Args:
             layer_final: called with (layer, start, stop) as soon as that layer's KV of the chunk is final.
+            observed: takes note of what the prompt's last queries look at.
 
         Returns:
             Where the next chunk begins, and the logits after the last token once the prompt is complete.
         """
         stop = min(start + PREFILL_CHUNK, len(prompt))
-        running = PrefillPass(kv, start, stop, lambda layer: layer_final(layer, start, stop))
+        running = PrefillPass(kv, start, stop, lambda layer: layer_final(layer, start, stop), observed)
         logits = self._forward([prompt[start:stop]], [range(start, stop)], running)
         return stop, logits[0] if stop == len(prompt) else None
 
@@ -81,7 +89,7 @@ class Runner:
         for first in range(0, len(batch), self.rows):
             part = batch[first : first + self.rows]
             padding = self.rows - len(part)
-            running = DecodePass([row.kv for row in part], [row.position for row in part])
+            running = DecodePass([row.kv for row in part], [row.cached for row in part])
             tokens = [[row.token] for row in part] + [[0]] * padding
             positions = [[row.position] for row in part] + [[0]] * padding
             logits.extend(self._forward(tokens, positions, running)[: len(part)])
@@ -118,7 +126,7 @@ def check_rows(model: Model, rows: int) -> bool:
     caches = [RequestKv(model.layout, blocks_for(_PROBE_TOKENS + 1), model.dtype, model.device) for _ in range(rows)]
     for kv, prompt in zip(caches, prompts, strict=True):
         runner.prefill(kv, prompt, 0, _ignore)
-    step = [DecodeRow(kv, prompt[-1], _PROBE_TOKENS) for kv, prompt in zip(caches, prompts, strict=True)]
+    step = [DecodeRow(kv, prompt[-1], _PROBE_TOKENS, _PROBE_TOKENS) for kv, prompt in zip(caches, prompts, strict=True)]
     alone = [runner.decode([row])[0] for row in step]
     together = runner.decode(step)
     turned = runner.decode(step[::-1])[::-1]

@@ -13,21 +13,27 @@ from pathlib import Path
 
 from aiohttp import web
 
+from kvferry_contract import engines
 from kvferry_contract.config import Method, Role
 from kvferry_runtime.agent.base import KvAgent
+from kvferry_runtime.agent.client import HostAgent
+from kvferry_runtime.agent.device.agent import DeviceAgent, cuda_agent
+from kvferry_runtime.codec.sparse import budget
 from kvferry_runtime.engine import stage_hosts
 from kvferry_runtime.engine.reference import capacity, runner
 from kvferry_runtime.engine.reference import model as models
-from kvferry_runtime.engine.reference.core import EngineCore, Message
+from kvferry_runtime.engine.reference.core import EngineCore
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.http import EngineServer
-from kvferry_runtime.engine.reference.kv import KvPool
+from kvferry_runtime.engine.reference.kv import BLOCK_TOKENS, KvPool
 from kvferry_runtime.engine.reference.loop import EngineLoop
+from kvferry_runtime.engine.reference.messages import Message
 from kvferry_runtime.engine.reference.metrics import EngineMetrics
 from kvferry_runtime.engine.reference.settings import EngineSettings
 from kvferry_runtime.engine.reference.source import resolve
 from kvferry_runtime.engine.reference.text import Tokenizer
 from kvferry_runtime.errors import SettingsError
+from kvferry_runtime.trace.recorder import Recorder, for_process
 
 CLOSE_SECONDS = 5.0
 """For a running pass, and for the agent's running copy, to end."""
@@ -50,11 +56,13 @@ def build_engine(folder: Path, settings: EngineSettings, agent: KvAgent | None, 
     model = models.load(folder, settings.device, settings.dtype)
     tokenizer = Tokenizer.load(folder)
     running = runner.build(model, settings.rows)
-    pool = KvPool(model.layout, capacity.kv_blocks(model, settings.kv_blocks), model.dtype, model.device)
+    gpu = agent.device if isinstance(agent, DeviceAgent) else None
+    pool = KvPool(model.layout, capacity.kv_blocks(model, settings.kv_blocks), model.dtype, model.device, gpu)
     metrics = EngineMetrics()
 
     def build_core(post: Callable[[Message], None], beat: Callable[[], None]) -> EngineCore:
-        return EngineCore(running, pool, agent, settings.failure_policy, metrics, post, beat)
+        kept = budget.of(settings.transfer) if settings.transfer else None
+        return EngineCore(running, pool, agent, settings.failure_policy, kept, metrics, post, beat)
 
     loop = EngineLoop(build_core, ended)
     metrics.watch(loop.counts, lambda: (pool.total, pool.free), loop.age)
@@ -79,13 +87,24 @@ def build_engine(folder: Path, settings: EngineSettings, agent: KvAgent | None, 
     return engine
 
 
-def make_agent(settings: EngineSettings) -> KvAgent | None:
-    """The agent that this engine's role needs; raises SettingsError if the method cannot run here."""
+def make_agent(settings: EngineSettings, recorder: Recorder | None = None) -> KvAgent | None:
+    """The agent that this engine's role needs, by where its KV will lie.
+
+    Raises:
+        SettingsError: no such device, or the method cannot run on it.
+    """
     if settings.transfer is None or settings.ring_directory is None or settings.role is Role.AGGREGATED:
         return None
-    from kvferry_runtime.agent.client import HostAgent
-
-    return HostAgent(settings.ring_directory, settings.role, settings.transfer)
+    place = models.place_of(settings.device)
+    if place.type == "cuda":
+        return cuda_agent(settings.ring_directory, settings.role, settings.transfer, place, BLOCK_TOKENS, recorder)
+    return HostAgent(
+        settings.ring_directory,
+        settings.role,
+        settings.transfer,
+        methods=engines.METHODS["reference"],
+        recorder=recorder,
+    )
 
 
 async def serve(settings: EngineSettings) -> int:
@@ -102,7 +121,8 @@ async def serve(settings: EngineSettings) -> int:
     def ended() -> None:
         here.call_soon_threadsafe(stop.set)
 
-    agent = make_agent(settings)
+    recorder = for_process(settings.trace, f"{settings.role.value} engine {settings.host}")
+    agent = make_agent(settings, recorder)
     server = EngineServer(settings.model.served_name, settings.role)
     site = web.AppRunner(
         server.application(), access_log=None, auto_decompress=False, handler_cancellation=True, shutdown_timeout=1.0
@@ -120,6 +140,8 @@ async def serve(settings: EngineSettings) -> int:
             return await _answer(engine, server, settings.drain_seconds, stop)
         finally:
             await asyncio.to_thread(engine.close, CLOSE_SECONDS)
+            if recorder is not None and settings.trace is not None:
+                recorder.write(settings.trace)
     finally:
         await site.cleanup()
 

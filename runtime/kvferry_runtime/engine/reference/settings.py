@@ -32,7 +32,7 @@ class EngineSettings:
     kv_blocks: size of the KV cache in blocks of 16 tokens, None to derive it from the free memory.
     stage_hosts: of the pods of this group, by stage; empty where the model is not split. stage_wait_seconds: for all of
         them to have an address.
-    transfer, ring_directory: None where the engine works without a sidecar.
+    transfer, ring_directory: None where the engine works without a sidecar. trace: file for a timeline of transfers.
     """
 
     role: Role
@@ -50,6 +50,7 @@ class EngineSettings:
     stage_wait_seconds: float
     transfer: TransferConfig | None
     ring_directory: Path | None
+    trace: Path | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=DEFAULT_THREADS, help="CPU threads, the same in every role")
     parser.add_argument(
         "--max-batch", type=int, choices=ROWS, default=DEFAULT_ROWS, help="requests that share one decode pass"
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help=f"write a timeline of the transfers there at the end; ${env.TRACE} if not given, else none",
     )
     parser.add_argument(
         "--kv-blocks", type=int, help="KV cache in blocks of 16 tokens; derived from free memory if not given"
@@ -97,6 +104,7 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         if not least <= value <= most:
             raise SettingsError(f"{name} {value}: allowed are {least} to {most}")
     ring = environ.get(env.RING_DIR)
+    trace = args.trace or environ.get(env.TRACE)
     with_agent = config is not None and role is not Role.AGGREGATED
     if with_agent and not ring:
         raise SettingsError(
@@ -118,6 +126,7 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         stage_hosts=stage_hosts.read(environ, config.group.stages if config else 1),
         transfer=config.transfer if config and with_agent else None,
         ring_directory=Path(ring) if ring and with_agent else None,
+        trace=Path(trace) if trace and with_agent else None,
     )
 
 

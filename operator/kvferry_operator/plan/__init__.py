@@ -1,0 +1,1 @@
+"""What is observed → the next step towards what the object says: revisions, replacement, numbers. Pure."""

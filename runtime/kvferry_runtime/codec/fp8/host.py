@@ -1,0 +1,15 @@
+"""Method `fp8` on host memory, compiled. The format is stated in `kvferry_runtime.codec.fp8.format`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from kvferry_runtime.codec.fp8 import host_kernels as kernels
+from kvferry_runtime.codec.fp8.format import Fp8
+from kvferry_runtime.codec.scaled.host import HostRows
+
+
+class HostFp8(HostRows, Fp8):
+    encode_kernel: ClassVar[Callable[..., int]] = staticmethod(kernels.encode)
+    decode_kernel: ClassVar[Callable[..., bool]] = staticmethod(kernels.decode)

@@ -1,0 +1,1 @@
+"""What compiled methods share on host memory: compiling, pointers, vectors, elements, addresses."""

@@ -1,0 +1,1 @@
+"""Method `int8`: signed bytes, a scale for each row."""

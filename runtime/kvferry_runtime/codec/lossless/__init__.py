@@ -1,0 +1,1 @@
+"""Method `lossless`: every bit, with exponents in four bits."""

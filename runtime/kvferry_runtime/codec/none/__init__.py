@@ -1,0 +1,1 @@
+"""Method `none`: raw bytes."""

@@ -1,0 +1,58 @@
+"""From an engine's offer to the course of its transfer: what the sidecar adds to what the engine knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvferry_contract.config import OverlapMode, TransferConfig
+from kvferry_runtime.auto.course import Course, Proposal
+from kvferry_runtime.auto.prefix import Ending
+from kvferry_runtime.auto.speeds import MethodSpeed
+from kvferry_runtime.ring.messages import Cut, ManifestLayer, Offer
+from kvferry_runtime.wire.messages import SealLayer
+from kvferry_runtime.wire.outgoing import MAX_CHUNKS
+from kvferry_runtime.wire.sender import OutgoingTransfer
+
+AUTO = "auto"
+"""In place of a method: the sidecar chooses."""
+
+
+def course_of(offer: Offer, transfer: TransferConfig, layers: int) -> Course:
+    """layers: held by the engine. `transfer` is the object's, the same as the engine's."""
+    overlap = {None: OverlapMode.AUTO, True: OverlapMode.LAYERWISE, False: OverlapMode.REQUEST}[offer.layerwise]
+    return Course(
+        Proposal(
+            fixed="" if offer.codec == AUTO else offer.codec,
+            methods=[MethodSpeed(item.method, item.ratio, item.encode, item.decode) for item in offer.methods],
+            overlap=overlap,
+            tokens=max(1, offer.tokens),
+            exact_tokens=min(offer.tokens, transfer.keep_exact_first + transfer.keep_exact_last),
+            raw_bytes=max(1, offer.estimated_bytes),
+            layers=max(1, layers),
+            chunk_bytes=transfer.chunk_bytes,
+            compute_seconds=offer.compute_us / 1e6,
+        )
+    )
+
+
+def wants_choice(offer: Offer) -> bool:
+    """Whether the engine waits for `Chosen`."""
+    return offer.codec == AUTO or offer.layerwise is None
+
+
+def best_cut(
+    machine: OutgoingTransfer, course: Course, cuts: Sequence[Cut], bytes_per_second: float | None
+) -> Cut | None:
+    """Where to end a transfer early, None if it should not or cannot be. bytes_per_second: its share of the link."""
+    left = machine.waiting_bytes(MAX_CHUNKS)
+    if left is None:
+        return None
+    possible = {cut.tokens: cut for cut in cuts if machine.waiting_bytes(cut.chunks) is not None}
+    endings = [Ending(tokens, machine.waiting_bytes(cut.chunks) or 0) for tokens, cut in possible.items()]
+    ending = course.ending(endings, left, bytes_per_second)
+    return None if ending is None else possible[ending.tokens]
+
+
+def seal_layers(layers: Iterable[ManifestLayer]) -> tuple[SealLayer, ...]:
+    """The engine's manifest as the peer reads it."""
+    return tuple(SealLayer(layer=item.layer, tokens=item.tokens, chunks=item.chunks) for item in layers)

@@ -1,0 +1,1 @@
+"""Timelines of transfers: recorded in the processes that move them, written as Chrome traces, drawn, summed up."""

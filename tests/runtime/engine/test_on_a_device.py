@@ -1,0 +1,104 @@
+"""Engines whose KV lies on a device, here its stand-in: the same answers, and a forward pass that waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import reference_engines as engines
+from device_reference_engines import Trio, start
+from kv_settings import transfer_config
+from kvferry_contract.config import Role
+from kvferry_runtime.engine.reference.request import Mode
+from kvferry_runtime.engine.reference.service import make_agent
+from kvferry_runtime.errors import SettingsError
+from kvferry_runtime.ring.messages import ChunksReady, Fill, Offer
+from reference_engines import until
+from stand_in_device import StandInDevice, StandInEvent
+
+ENGINE_THREAD = "kvferry-engine"
+
+
+@dataclass
+class Rig:
+    """Three engines, and the devices of the two that transfer."""
+
+    trio: Trio
+    prefill: StandInDevice
+    decode: StandInDevice
+
+
+@pytest.fixture(params=["tiny", "tiny_bf16"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    devices = [StandInDevice(seed, longest_delay=0.001) for seed in (1, 2)]
+    async with AsyncExitStack() as stack:
+        for device in devices:
+            stack.callback(device.close)
+        yield Rig(await start(stack, request.getfixturevalue(request.param), tmp_path, *devices), *devices)
+
+
+def prompt_of(length: int) -> list[int]:
+    return random.Random(length).choices(range(256), k=length)
+
+
+async def test_answers_equal_those_of_one_engine(rig: Rig) -> None:
+    """Prompts that end within a block, at its end, and after a whole pass of prefill."""
+    trio = rig.trio
+    for number, length in enumerate((1, 33, 512, 700)):
+        whole = await engines.complete(trio.alone, prompt_of(length))
+        first, rest, _ = await trio.ask(number, prompt_of(length))
+        assert rest.tokens == whole.tokens, f"prompt of {length} tokens"
+        assert first.tokens == whole.tokens[:1]
+        assert rest.end is not None and rest.end.mode is Mode.TRANSFERRED
+        assert rest.end.cached_tokens == length
+    await trio.all_free()
+
+
+async def test_the_forward_thread_never_waits_for_the_device(rig: Rig) -> None:
+    """Case 33: prefill queues all of its passes and answers while the device has not even begun them; not before they
+    are done does a byte leave."""
+    trio, prompt, gate = rig.trio, prompt_of(700), StandInEvent()
+    whole = await engines.complete(trio.alone, prompt)
+    rig.prefill.compute.wait(gate)
+    answers = asyncio.create_task(trio.ask(1, prompt))
+    await until(lambda: trio.prefill.engine.loop.counts()["held"] == 1)
+    assert trio.decode.engine.loop.counts()["parked"] == 1
+    gate.fire()
+    first, rest, _ = await answers
+    assert (first.tokens, rest.tokens) == (whole.tokens[:1], whole.tokens)
+    for device in (rig.prefill, rig.decode):
+        assert device.waits, "someone waits for events"
+        assert ENGINE_THREAD not in device.waits
+
+
+async def test_blocks_stay_held_until_the_device_has_let_go(rig: Rig) -> None:
+    """Case 43: an offer is withdrawn while a copy waits for the device."""
+    prefill, gate = rig.trio.prefill, StandInEvent()
+    rig.prefill.compute.wait(gate)
+    params = engines.transfer(1, "prefill", deadline_ms=60_000)
+    await engines.complete(prefill.engine, prompt_of(40), max_tokens=1, kv_transfer_params=params)
+    prefill.sidecar.expect(Offer)
+    ready = prefill.sidecar.expect(ChunksReady)
+    prefill.sidecar.send(Fill(ready.transfer_id, 0, ready.chunks[0].sequence, 0))
+    await until(lambda: prefill.agent.state().lent_slots == 1)
+    prefill.engine.loop.withdraw(params["transfer_id"])
+    await until(lambda: prefill.agent.state().open_sends == 0)
+    assert prefill.engine.loop.counts()["held"] == 1
+    gate.fire()
+    await rig.trio.all_free()
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    settings = dataclasses.replace(
+        engines.SETTINGS, role=Role.PREFILL, device="cuda", transfer=transfer_config(), ring_directory=tmp_path
+    )
+    with pytest.raises(SettingsError, match="--device cuda: torch sees no GPU here"):
+        make_agent(settings)
