@@ -272,8 +272,8 @@ class Compression:
 @dataclass(frozen=True, slots=True)
 class Overlap:
     mode: OverlapMode = OverlapMode.AUTO
-    inflight_chunks: Annotated[int, Range(1, 256)] = 8
-    chunk_bytes: Annotated[int, Bytes(64 * KIB, 64 * MIB)] = MIB
+    inflight_chunks: Annotated[int, Range(1, 256)] = 4
+    chunk_bytes: Annotated[int, Bytes(64 * KIB, 64 * MIB)] = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ AUTO_METHODS = (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8)
 SIDECAR = ("-m", "kvferry_runtime", "sidecar")
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
-_CHUNK_BYTES, _BUFFER_BYTES, _IN_FLIGHT = 1 << 20, 64 << 20, 8
+_CHUNK_BYTES, _BUFFER_BYTES, _IN_FLIGHT = 4 << 20, 64 << 20, 4
 
 
 @dataclass(frozen=True, slots=True)

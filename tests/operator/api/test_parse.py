@@ -56,7 +56,7 @@ def test_the_minimal_object_is_complete() -> None:
         ({"transfer.bufferBytes": "1Ki"}, "spec.transfer.bufferBytes: must be within 1Mi and 256Gi, found '1Ki'"),
         (
             {"transfer": {"bufferBytes": "2Mi"}},
-            "spec.transfer.bufferBytes: must hold 4 chunks of overlap.chunkBytes, at least 4Mi",
+            "spec.transfer.bufferBytes: must hold 4 chunks of overlap.chunkBytes, at least 16Mi",
         ),
         (
             {"transfer.compression.maxRelativeError": 0.05},

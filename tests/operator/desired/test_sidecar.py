@@ -70,7 +70,7 @@ def test_engine_and_sidecar_share_the_ring_in_memory() -> None:
         assert {"name": "kvferry-ring", "mountPath": "/run/kvferry"} in container["volumeMounts"]
 
 
-@pytest.mark.parametrize("buffer", ["4Mi", "64Mi", "100M", "1Gi"])
+@pytest.mark.parametrize("buffer", ["16Mi", "64Mi", "100M", "1Gi"])
 def test_the_ring_fits_its_volume(buffer: str) -> None:
     transfer = builders.model({"transfer.bufferBytes": buffer}).spec.transfer
     assert sidecar.ring_bytes(transfer) > transfer.buffer_bytes

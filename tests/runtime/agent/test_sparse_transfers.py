@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,6 +60,8 @@ def make_pair(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
             for agent, sidecar in ends:
                 agent.start(LAYOUT, {"model": "tiny"}, lambda: 0.0)
                 sidecar.attach()
+                while not agent.state().attached:  # an offer before that ends with NO_CONNECTOR
+                    threading.Event().wait(0.002)
             return (*ends[0], *ends[1])
 
         yield make
