@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from pathlib import Path
@@ -101,6 +102,23 @@ class ScriptedSidecar:
         message = self.receive()
         assert isinstance(message, kind), message
         return message
+
+    def hang_up(self) -> None:
+        """Send the agent away; another one, or the same, can attach."""
+        assert self._socket is not None
+        self._socket.close()
+        self._socket = None
+
+    def called_within(self, seconds: float) -> bool:
+        """Whether an agent connects within this time, which `accept` then accepts."""
+        return bool(select.select([self._listener], [], [], seconds)[0])
+
+    def has_agent(self) -> bool:
+        """Whether the agent keeps its socket open. What it said is not read."""
+        assert self._socket is not None
+        poller = select.poll()
+        poller.register(self._socket, 0)
+        return not poller.poll(0)
 
     def die(self) -> None:
         """As after SIGKILL: the sockets close, the files stay."""

@@ -129,7 +129,11 @@ class KvAgent(ABC):
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
     ) -> SendHandle:
-        """Offer the KV of a prompt of `tokens` tokens. Without a sidecar `on_done` gets NO_CONNECTOR soon."""
+        """Offer the KV of a prompt of `tokens` tokens. Without a sidecar `on_done` gets NO_CONNECTOR soon.
+
+        Raises:
+            LayoutError: `tokens` is less than 1; `on_done` is not called.
+        """
 
     @abstractmethod
     def fetch(

@@ -29,6 +29,7 @@ from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.agent.slot_codec import SlotCodec
 from kvferry_runtime.agent.slot_work import SlotCopier
+from kvferry_runtime.agent.sparse_room import sparse_room
 from kvferry_runtime.agent.sparse_slots import SparseSlots
 from kvferry_runtime.agent.traced import TracedCopier, TracedSend
 from kvferry_runtime.agent.transfers import OpenTransfers
@@ -126,7 +127,14 @@ class HostAgent(KvAgent):
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
     ) -> SendHandle:
-        """See `KvAgent.offer`. Raises RingUnavailable: not started, or closed."""
+        """See `KvAgent.offer`.
+
+        Raises:
+            RingUnavailable: not started, or closed.
+            LayoutError: the prompt is empty.
+        """
+        if tokens < 1:
+            raise LayoutError(f"a prompt of {tokens} tokens cannot be offered: at least 1 is needed")
         with self._lock:
             layout, methods = self._running_layout(), self._methods
             if self._budget is not None and self._budget.evicts(tokens):
@@ -200,6 +208,8 @@ class HostAgent(KvAgent):
 
     def check(self, layout: KvLayout) -> None:
         """Raises LayoutError or CodecRefused as `start` does."""
+        if self._budget is not None:
+            sparse_room(layout, self._transfer.chunk_bytes)
         for shape in set(layout.shapes):
             if shape.bytes_per_token > self._transfer.chunk_bytes:
                 raise LayoutError(

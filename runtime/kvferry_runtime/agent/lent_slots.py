@@ -42,6 +42,11 @@ class LentSlots:
         self._on_failure = on_failure
         self._working: dict[Send | Load, list[_Settle]] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether copies from or into slots go on, also after `forget`."""
+        return self._copier.busy
+
     def attached(self, ring: RingMemory) -> None:
         """The slots that will be lent are those of this ring."""
         self._copier.attached(ring)

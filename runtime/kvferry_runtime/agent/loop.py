@@ -11,6 +11,7 @@ from pathlib import Path
 from kvferry_runtime.agent.link import SidecarLink
 from kvferry_runtime.agent.loads import Load
 from kvferry_runtime.agent.mailbox import Mailbox
+from kvferry_runtime.agent.parting import Parting
 from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.agent.transfers import OpenTransfers
 from kvferry_runtime.errors import Reason, RingError, RingUnavailable, TransferFailed
@@ -61,6 +62,8 @@ class AgentLoop:
         self._engine_age = engine_age
         self._link: SidecarLink | None = None
         self._link_since = 0.0
+        self._parting: Parting | None = None
+        """From the sidecar before this one; none is attached to as long as it lasts."""
         self._next_attempt = 0.0
         self._retry_seconds = FIRST_RETRY_SECONDS
         self._next_beat = 0.0
@@ -98,7 +101,8 @@ class AgentLoop:
     def _turn(self) -> None:
         """Wait for something to happen, and deal with all of it."""
         now = time.monotonic()
-        if self._link is None and now >= self._next_attempt:
+        self._part(now)
+        if self._may_connect and now >= self._next_attempt:
             self._connect(now)
         if now >= self._next_beat:
             self._beat(now)
@@ -114,13 +118,13 @@ class AgentLoop:
         self._link.flush()
 
     def _wait(self, now: float) -> bool:
-        """Until the engine or the sidecar wants something or it is time. Returns whether the sidecar spoke."""
+        """Until engine, sidecar or device want something or it is time. Returns whether the sidecar spoke."""
         poller = select.poll()
         poller.register(self._mailbox, select.POLLIN)
         until = self._next_beat
-        if self._link is None:
+        if self._may_connect:
             until = min(until, self._next_attempt)
-        else:
+        if self._link is not None:
             poller.register(self._link, select.POLLIN | (select.POLLOUT if self._link.wants_write else 0))
         events = poller.poll(max(0.0, until - now) * 1000)
         descriptor = self._mailbox.fileno()
@@ -192,24 +196,51 @@ class AgentLoop:
     def _attached_link(self) -> SidecarLink | None:
         return self._link if self.attached else None
 
+    @property
+    def _may_connect(self) -> bool:
+        return self._link is None and self._parting is None
+
+    def _part(self, now: float) -> None:
+        if self._parting is not None and self._parting.over(now):
+            self._parting = None
+
     def _detach(self, reason: Reason, message: str) -> None:
+        """End all transfers and leave the sidecar, whose socket is closed when no device works on its slots."""
+        now = time.monotonic()
         self.copying = False
         self._transfers.end_all(reason, message)
         if self._link is not None:
             if self._link.attached:
                 level = logging.INFO if self._stopping else logging.WARNING
                 _log.log(level, "detached from the sidecar: %s", message)
-            self._link.close()
+            self._parting = Parting(self._link, lambda: self._transfers.busy, now)
             self._link = None
-        self._next_attempt = time.monotonic() + self._retry_seconds
+        self._part(now)
+        self._next_attempt = now + self._retry_seconds
 
     def _end(self) -> None:
-        """The engine closes: give everything back, tell the sidecar, let go."""
+        """The engine closes: give everything back, tell the sidecar, let go once no device works on its slots.
+
+        The engine waits for that as long as `HostAgent.close` was told to; what is left then ends with the process.
+        """
         message = "the engine is shutting down"
+        link = self._attached_link()
         try:
-            self._transfers.cancel_all(self._attached_link(), message)
+            self._transfers.cancel_all(link, message)
+            if link is not None:
+                link.flush()
         except RingError as error:
             _log.debug("the sidecar was gone before this agent: %s", error)
         self._detach(Reason.CANCELLED, message)
+        self._refuse(message)
+        while self._parting is not None:
+            now = time.monotonic()
+            self._next_beat = now + BEAT_SECONDS
+            self._wait(now)
+            self._refuse(message)
+            self._part(time.monotonic())
+
+    def _refuse(self, message: str) -> None:
+        """End what the engine began too late."""
         while transfer := self._mailbox.take():
             self._transfers.end(transfer, TransferFailed(Reason.CANCELLED, message))

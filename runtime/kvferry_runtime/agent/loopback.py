@@ -218,6 +218,8 @@ class LoopbackAgent(KvAgent):
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
     ) -> SendHandle:
+        if tokens < 1:
+            raise LayoutError(f"a prompt of {tokens} tokens cannot be offered: at least 1 is needed")
         expires = time.monotonic() + params.deadline_ms / 1000
         offer = _Offer(self._fabric, self, params, memory, tokens, self._started(), on_done, expires)
         self._fabric.add(offer)

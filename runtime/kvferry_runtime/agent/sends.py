@@ -16,7 +16,7 @@ from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import KvMemory, SendHandle
 from kvferry_runtime.agent.eviction import Eviction
 from kvferry_runtime.agent.handover import Handover
-from kvferry_runtime.codec.sparse.payload import largest_raw_bytes
+from kvferry_runtime.agent.sparse_room import sparse_room
 from kvferry_runtime.errors import LayoutError, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.plan import Chunk, layer_chunks, request_chunks
@@ -72,6 +72,8 @@ class Send(Handover[TransferFailed | None], SendHandle):
         self._final = [0] * len(layout.shapes)
         self._announced = [0] * len(layout.shapes)
         self._chunks: list[Chunk] = []
+        self._holding: Counter[int] = Counter()
+        """Announced chunks that hold rows of each layer."""
         self._first_token: int | None = None
         self._started_ns = time.monotonic_ns()
         self._first_final_ns = 0
@@ -141,12 +143,13 @@ class Send(Handover[TransferFailed | None], SendHandle):
         if cutting is None:
             return []
         if self._eviction:
-            smallest = min(shape.bytes_per_token for shape in self._layout.shapes)
-            chunk_bytes = largest_raw_bytes(chunk_bytes, smallest)
+            chunk_bytes = sparse_room(self._layout, chunk_bytes)
         new = self._new_layer_chunks if cutting.layerwise else self._new_request_chunks
         bands = []
         for chunks in new(chunk_bytes, cutting):
             self._chunks += chunks
+            for chunk in chunks:
+                self._holding.update(range(chunk.layer, chunk.layer + chunk.layer_count))
             bands.append(Band(chunks, self._cut(cutting)))
         return bands
 
@@ -207,7 +210,4 @@ class Send(Handover[TransferFailed | None], SendHandle):
 
     def _manifest(self, tokens: int) -> list[ManifestLayer]:
         """What was announced so far, which is so many tokens of every layer."""
-        holding = Counter(
-            layer for chunk in self._chunks for layer in range(chunk.layer, chunk.layer + chunk.layer_count)
-        )
-        return [ManifestLayer(layer=layer, tokens=tokens, chunks=holding[layer]) for layer in self._layout.layers]
+        return [ManifestLayer(layer=layer, tokens=tokens, chunks=self._holding[layer]) for layer in self._layout.layers]

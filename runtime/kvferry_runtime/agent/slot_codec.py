@@ -41,6 +41,11 @@ class SlotCodec:
     integrity: Integrity
     checks: SelfCheck
 
+    @property
+    def busy(self) -> bool:
+        """Never between two calls: each ends its copy."""
+        return False
+
     def attached(self, ring: RingMemory) -> None:
         """Host memory needs no preparation."""
 

@@ -59,6 +59,11 @@ class SlotCopier(Protocol):
     @property
     def codecs(self) -> Mapping[str, Method]: ...
 
+    @property
+    def busy(self) -> bool:
+        """Whether copies from or into slots of the attached ring go on, also those for which nobody waits any more."""
+        ...
+
     def attached(self, ring: RingMemory) -> None:
         """This ring's slots will be lent from now on, and those of no ring before it."""
         ...

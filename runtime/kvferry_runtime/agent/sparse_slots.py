@@ -32,6 +32,10 @@ class SparseSlots:
         self._sparse = method
         self._dense = dense
 
+    @property
+    def busy(self) -> bool:
+        return self._dense.busy
+
     def attached(self, ring: RingMemory) -> None:
         self._dense.attached(ring)
 

@@ -71,6 +71,10 @@ class TracedCopier(SlotCopier):
     def codecs(self) -> Mapping[str, Method]:
         return self._copier.codecs
 
+    @property
+    def busy(self) -> bool:
+        return self._copier.busy
+
     def attached(self, ring: RingMemory) -> None:
         self._copier.attached(ring)
 

@@ -32,6 +32,7 @@ from kvferry_runtime.ring.messages import (
     LoadFailed,
     Offer,
     ReadyChunk,
+    SealOffer,
     Sent,
 )
 
@@ -104,21 +105,33 @@ class OpenTransfers:
         self._announce(send, link)
 
     def _announce(self, send: Send, link: SidecarLink) -> None:
+        chunk_bytes = link.ring.chunk_bytes
         try:
-            bands = send.new_chunks(link.ring.chunk_bytes)
+            messages = self._announcements(send, chunk_bytes)
         except LayoutError as error:
             self._cancel(send, link, TransferFailed(Reason.INTERNAL, str(error)))
             return
-        for band in bands:
+        except Exception as error:
+            # a defect in one transfer's plan must not end those of all others
+            _log.exception("cannot announce chunks", extra={"transfer_id": send.params.transfer_id})
+            self._cancel(send, link, TransferFailed(Reason.INTERNAL, f"its chunks cannot be announced: {error!r}"))
+            return
+        for message in messages:
+            link.send(message)
+
+    def _announcements(self, send: Send, chunk_bytes: int) -> list[ChunksReady | SealOffer]:
+        """What is to be said of this transfer now. Raises LayoutError: one token does not fit into a chunk."""
+        messages: list[ChunksReady | SealOffer] = []
+        for band in send.new_chunks(chunk_bytes):
             ready = [ReadyChunk(sequence=chunk.sequence, raw_bytes=chunk.raw_bytes) for chunk in band.chunks]
             for start in range(0, len(ready), MAX_BATCH):
                 batch, last = ready[start : start + MAX_BATCH], start + MAX_BATCH >= len(ready)
-                link.send(
-                    ChunksReady(transfer_id=send.params.transfer_id, chunks=batch, cut=band.cut if last else None)
-                )
+                cut = band.cut if last else None
+                messages.append(ChunksReady(transfer_id=send.params.transfer_id, chunks=batch, cut=cut))
         if seal := send.take_seal():
             self._prefills.observed(send.tokens, send.compute_seconds)
-            link.send(seal)
+            messages.append(seal)
+        return messages
 
     def _look_load(self, load: Load, link: SidecarLink | None) -> None:
         if load.done:
@@ -208,6 +221,11 @@ class OpenTransfers:
 
     # ---- ends ----
 
+    @property
+    def busy(self) -> bool:
+        """Whether copies from or into slots go on, also after `end_all`."""
+        return self._slots.busy
+
     def expire(self, now: float, link: SidecarLink | None) -> None:
         """End what the sidecar should have ended long ago. now: monotonic seconds.
 
@@ -243,7 +261,12 @@ class OpenTransfers:
         return [*self._sends.values(), *self._loads.values()]
 
     def _cancel(self, transfer: Send | Load, link: SidecarLink | None, failure: TransferFailed) -> None:
-        """End it here at once: only this thread touches its memory. The sidecar is told, and its answer ignored."""
+        """End it here at once, unless it is over: then the sidecar may have said its last word on it.
+
+        Only this thread touches its memory. The sidecar is told, and its answer ignored.
+        """
+        if transfer.done:
+            return
         known = transfer.offered if isinstance(transfer, Send) else transfer.fetched
         self.end(transfer, failure)
         if known and link is not None:

@@ -7,6 +7,7 @@ to chunk, as the rate of the link does.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from kvferry_contract.config import OverlapMode
@@ -64,20 +65,23 @@ class Course:
         """The forward pass is over."""
         self._pass_over = True
 
-    def bind(self, known: Collection[str], layerwise: bool, bytes_per_second: float | None, now: float) -> Choice:
-        """How to go to this peer, from the first chunk on.
+    def bound(
+        self, known: Collection[str], layerwise: bool, bytes_per_second: float | None, now: float
+    ) -> tuple[Course, Choice]:
+        """The course to this peer from the first chunk on, and how it begins. This one stays: the peer may be refused.
 
         Args:
             known: methods that it can decode.
             layerwise: whether both ends can go layer by layer.
         """
         proposal = self._proposal
-        self._left = proposal.raw_bytes
-        self._overlap = proposal.overlap if layerwise else OverlapMode.REQUEST
-        self._usable = [speed for speed in proposal.methods if speed.method in known]
-        choice = self._choose(bytes_per_second, now)
-        self._overlap = OverlapMode.LAYERWISE if choice.layerwise else OverlapMode.REQUEST
-        return replace(choice, method=proposal.fixed, why=Why.FIXED) if proposal.fixed else choice
+        course = copy(self)
+        course._left = proposal.raw_bytes
+        course._overlap = proposal.overlap if layerwise else OverlapMode.REQUEST
+        course._usable = [speed for speed in proposal.methods if speed.method in known]
+        choice = course._choose(bytes_per_second, now)
+        course._overlap = OverlapMode.LAYERWISE if choice.layerwise else OverlapMode.REQUEST
+        return course, replace(choice, method=proposal.fixed, why=Why.FIXED) if proposal.fixed else choice
 
     def exact_apart(self, bytes_per_second: float | None, now: float) -> bool:
         """Whether tokens that must stay exact need chunks of their own, since a lossy method may well be used."""
@@ -93,14 +97,19 @@ class Course:
         self._left = max(0, self._left - raw_bytes)
         return method
 
+    def may_end_early(self, bytes_per_second: float | None) -> bool:
+        """Whether `ending` could name a place: methods are free, and link and forward pass are known."""
+        free = bool(self._usable) and not self._proposal.fixed
+        return free and self._proposal.compute_seconds > 0 and bytes_per_second is not None
+
     def ending(self, endings: Sequence[Ending], raw_bytes: int, bytes_per_second: float | None) -> Ending | None:
         """Where to end, as decode computes the rest sooner than the link brings it; None if everything should be sent.
 
         endings, raw_bytes: see `prefix.best_ending`. Decode is taken to compute as fast as this engine did.
         """
-        proposal = self._proposal
-        if proposal.fixed or not self._usable or not proposal.compute_seconds or bytes_per_second is None:
+        if bytes_per_second is None or not self.may_end_early(bytes_per_second):
             return None
+        proposal = self._proposal
         fastest = max(min(speed.encode, bytes_per_second / speed.ratio) for speed in self._usable)
         return best_ending(endings, proposal.tokens, raw_bytes, fastest, proposal.tokens / proposal.compute_seconds)
 

@@ -5,8 +5,14 @@ sidecar owns every slot.
 
 Life of a slot on prefill: free → `Fill` lends it to the agent, who writes header and payload → `Filled` gives
 it back → sent → free when the peer acknowledged it. On decode: posted as a receive → arrived → `Arrived` lends it →
-`Consumed` gives it back → posted again. A slot that is lent when the agent's socket closes is free again, since the
-process that could write it is gone (an agent closes its socket only after its copies have ended).
+`Consumed` gives it back → posted again. A slot that is lent when the agent's socket closes is free again, since
+nothing writes it any more: an agent closes its socket only after its copies have ended, those that a device has queued
+too, and attaches again only after that.
+
+Where the sidecar closes the socket first, copies may still go on in slots that are free again. That is safe. On
+prefill slots are only ever lent, and there is nobody to lend them to before the agent attaches again. On decode, where
+they are posted as receives at once, an agent only reads slots, and what a copy reads of the next chunk goes into the
+blocks of a load that has failed, which the engine gets back only after the copy.
 
 For each `Offer` there is exactly one `Sent`, for each `Fetch` exactly one `Loaded` or `LoadFailed`; after it, neither
 side names the transfer again, and the agent reads or writes none of its blocks.

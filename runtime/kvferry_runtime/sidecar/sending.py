@@ -86,7 +86,9 @@ class Sending:
 
     def shortened(self, bytes_per_second: float | None, metrics: Metrics) -> list[Effect]:
         """End early, once, where decode would compute the rest before the link brings it."""
-        cuts = [cut for cut in self.cuts if self.resume_tokens and cut.tokens % self.resume_tokens == 0]
+        if not self.resume_tokens or not self.course.may_end_early(bytes_per_second):
+            return []
+        cuts = [cut for cut in self.cuts if cut.tokens % self.resume_tokens == 0]
         cut = best_cut(self.machine, self.course, cuts, bytes_per_second) if cuts else None
         if cut is None:
             return []

@@ -20,7 +20,7 @@ from kvferry_runtime.sidecar.reservations import Reservation, Reservations
 from kvferry_runtime.sidecar.ring_slots import RingSlots
 from kvferry_runtime.sidecar.send_session import SendSession
 from kvferry_runtime.sidecar.sending import Sending
-from kvferry_runtime.sidecar.steering import seal_layers, wants_choice
+from kvferry_runtime.sidecar.steering import band_tokens, seal_layers, wants_choice
 from kvferry_runtime.wire.effects import AskFill, Effect, Finished, Release, Tell, Transmit, reason_of
 from kvferry_runtime.wire.messages import Abort, AbortAck, AnyMessage, Commit, Credit, Nack, Reserve
 from kvferry_runtime.wire.outgoing import Manifest, Work
@@ -225,9 +225,11 @@ class Sends:
     def _bind(self, send: Sending, session: SendSession, message: Reserve) -> None:
         machine, now = send.machine, self._clock()
         rate = self._rate(session, others=1)
-        choice = send.course.bind(message.codecs, session.agreed.layerwise, rate, now)
+        course, choice = send.course.bound(message.codecs, session.agreed.layerwise, rate, now)
+        accepted = machine.refusal(message, choice.method) is None
         effects = machine.reserve(session.name, message, session.granted, choice.layerwise, choice.method)
-        if machine.active and machine.peer == session.name and machine.generation == message.generation:
+        if accepted:
+            send.course = course
             if message.generation > 0:
                 self._metrics.retried.labels(Direction.SEND.value).inc()
             send.record.peer = session.agreed.group
@@ -243,7 +245,7 @@ class Sends:
                         transfer_id=send.record.id,
                         layerwise=choice.layerwise,
                         exact_apart=apart,
-                        band_tokens=message.resume_tokens,
+                        band_tokens=band_tokens(send.offer, message.resume_tokens),
                     )
                 )
         self._run(send, effects)
@@ -266,7 +268,7 @@ class Sends:
 
     def tick(self, now: float) -> None:
         for send in list(self._sends.values()):
-            if send.resume_tokens and (session := self._sessions.get(send.machine.peer)):
+            if send.cuts and (session := self._sessions.get(send.machine.peer)):
                 self._run(send, send.shortened(self._rate(session), self._metrics))
             self._run(send, send.machine.tick(now))
         self._reservations.expire(now)

@@ -16,6 +16,9 @@ from kvferry_runtime.wire.sender import OutgoingTransfer
 AUTO = "auto"
 """In place of a method: the sidecar chooses."""
 
+MAX_BANDS = 64
+"""Of one transfer. Each costs a manifest and is looked at once a second; a finer place to end would win little."""
+
 
 def course_of(offer: Offer, transfer: TransferConfig, layers: int) -> Course:
     """layers: held by the engine. `transfer` is the object's, the same as the engine's."""
@@ -38,6 +41,17 @@ def course_of(offer: Offer, transfer: TransferConfig, layers: int) -> Course:
 def wants_choice(offer: Offer) -> bool:
     """Whether the engine waits for `Chosen`."""
     return offer.codec == AUTO or offer.layerwise is None
+
+
+def band_tokens(offer: Offer, resume_tokens: int) -> int:
+    """Of the bands in which a transfer goes out so that it can end early; 0: it goes as a whole.
+
+    The smallest multiple of `resume_tokens` that makes at most `MAX_BANDS` of the prompt.
+    """
+    if offer.codec != AUTO or not 0 < resume_tokens < offer.tokens:
+        return 0
+    least = -(-offer.tokens // MAX_BANDS)
+    return -(-least // resume_tokens) * resume_tokens
 
 
 def best_cut(

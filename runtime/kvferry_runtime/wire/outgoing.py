@@ -12,7 +12,7 @@ import xxhash
 
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.wire.credits import SendCredits
-from kvferry_runtime.wire.messages import Deny, Reserve, Seal, SealLayer
+from kvferry_runtime.wire.messages import Deny, Open, Reserve, Seal, SealLayer
 
 MAX_CHUNKS = 1 << 18
 """Of one transfer; 256 GiB in chunks of 1 MiB."""
@@ -103,14 +103,38 @@ class Hold:
 
 @dataclass(slots=True)
 class SendProgress:
-    """Of this generation. Totals over the chunks that went out; what can be filled, what must be sent again."""
+    """Of this generation. Totals over the chunks that went out; what must be sent again.
+
+    following: the chunk that is handed out next. It and all behind it are waiting.
+    """
 
     chunks: int = 0
     raw_bytes: int = 0
     wire_bytes: int = 0
     resent: int = 0
-    waiting: deque[int] = field(default_factory=deque)
+    following: int = 0
     resend: deque[int] = field(default_factory=deque)
+
+
+def open_of(offer: Offered, generation: int, codec: str, layerwise: bool) -> Open:
+    """What P answers to a RESERVE that it serves."""
+    return Open(
+        transfer_id=offer.transfer_id,
+        generation=generation,
+        estimated_bytes=offer.estimated_bytes,
+        codec=codec,
+        layerwise=layerwise,
+    )
+
+
+def misfit(offer: Offered, message: Reserve, codec: str) -> str:
+    """What of this RESERVE does not fit to what is offered, empty if all does. codec: with which P would begin."""
+    if (message.token_start, message.token_stop) != (0, offer.tokens):
+        asked = f"{message.token_start} to {message.token_stop}"
+        return f"tokens {asked} are wanted, the whole prompt of {offer.tokens} is offered"
+    if not {codec, "none"} <= set(message.codecs):
+        return f"codec: {codec!r} and 'none' are sent, {sorted(message.codecs)} can be decoded"
+    return ""
 
 
 def seal_of(offer: Offered, generation: int, manifest: Manifest, progress: SendProgress, digest: int) -> Seal:

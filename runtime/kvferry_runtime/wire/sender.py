@@ -6,13 +6,13 @@ are given to it. It reports exactly once (`Finished`), and every slot that it wa
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 from kvferry_runtime.errors import ProtocolError, Reason
 from kvferry_runtime.wire.credits import SendCredits
 from kvferry_runtime.wire.effects import AskFill, Effect, Finished, Release, Tell, Transmit, reason_of
-from kvferry_runtime.wire.messages import Abort, Commit, Nack, Open, Reserve, SealLayer
+from kvferry_runtime.wire.messages import Abort, Commit, Deny, Nack, Reserve, SealLayer
 from kvferry_runtime.wire.outgoing import (
     MAX_CHUNKS,
     MAX_TEXT,
@@ -26,6 +26,8 @@ from kvferry_runtime.wire.outgoing import (
     Work,
     deny,
     digest_of,
+    misfit,
+    open_of,
     seal_of,
 )
 from kvferry_runtime.wire.retries import GRACE_SECONDS, may_retry
@@ -42,6 +44,8 @@ class OutgoingTransfer:
         self._layerwise = offer.layerwise
         self._credits: SendCredits | None = None
         self._chunks: list[Chunk] = []
+        self._ends = [0]
+        """Raw bytes before each chunk, and of all of them."""
         self._holds: dict[int, Hold] = {}
         self._manifest: Manifest | None = None
         self._progress = SendProgress()
@@ -97,6 +101,14 @@ class OutgoingTransfer:
         """Of an announced chunk."""
         return self._chunks[sequence].raw_bytes
 
+    def refusal(self, message: Reserve, codec: str) -> Deny | None:
+        """Why `reserve` would turn this down, None if it would not. codec: see there."""
+        if self._outcome is not None:
+            return deny(message, self._outcome.reason or Reason.DENIED, f"over: {self._outcome.message}")
+        used = f"this transfer is {self.state.value} in generation {self._used_generations}"
+        text = used if message.generation <= self._used_generations else misfit(self.offer, message, codec)
+        return deny(message, Reason.DENIED, text) if text else None
+
     def generation_of(self, slot: int) -> int:
         """For which generation this slot was lent."""
         return self._holds[slot].generation
@@ -108,7 +120,7 @@ class OutgoingTransfer:
         if self._resendable() is not None:
             return Work.RESEND
         may_fill = self._layerwise or self._manifest is not None
-        return Work.FILL if may_fill and self._progress.waiting else None
+        return Work.FILL if may_fill and self._waiting else None
 
     # ---- the engine ----
 
@@ -118,8 +130,8 @@ class OutgoingTransfer:
             return []
         if first_sequence != len(self._chunks) or len(self._chunks) + len(raw_bytes) > MAX_CHUNKS:
             return self._end(Reason.INTERNAL, f"chunk {first_sequence} was announced after {len(self._chunks)}", now)
-        self._progress.waiting.extend(range(first_sequence, first_sequence + len(raw_bytes)))
         self._chunks += [Chunk(size) for size in raw_bytes]
+        self._ends += list(accumulate(raw_bytes, initial=self._ends[-1]))[1:]
         return []
 
     def sealed(self, manifest: Manifest, now: float) -> list[Effect]:
@@ -137,23 +149,23 @@ class OutgoingTransfer:
         None if the transfer cannot be `shortened` to these chunks: later ones were handed out, the forward pass is not
         over, or nothing is waiting any more.
         """
-        waiting = self._progress.waiting
-        if not self.active or self._manifest is None or not waiting or waiting[0] > chunks:
+        following = self._progress.following
+        if not self.active or self._manifest is None or not self._waiting or following > chunks:
             return None
-        return sum(self._chunks[sequence].raw_bytes for sequence in waiting if sequence < chunks)
+        return self._ends[min(chunks, len(self._chunks))] - self._ends[following]
 
     def shortened(self, chunks: int, layers: tuple[SealLayer, ...]) -> list[Effect]:
         """Be content with the first so many chunks, which hold as many tokens of every layer as `layers` says."""
         assert self._manifest is not None and self.waiting_bytes(chunks) is not None
-        del self._chunks[chunks:]
-        self._progress.waiting = deque(sequence for sequence in self._progress.waiting if sequence < chunks)
+        del self._chunks[chunks:], self._ends[chunks + 1 :]
         self._manifest = Manifest(chunks, layers, self._manifest.first_token)
         return self._maybe_seal()
 
     def fill(self, slot: int) -> list[Effect]:
         """Have the next chunk filled into this free slot. Only when `work` says FILL."""
         assert self._credits is not None
-        sequence = self._progress.waiting.popleft()
+        sequence = self._progress.following
+        self._progress.following += 1
         chunk = self._chunks[sequence]
         chunk.state, chunk.slot = ChunkState.LENT, slot
         self._credits.reserve()
@@ -207,31 +219,15 @@ class OutgoingTransfer:
 
         codec: with which it begins; a chunk may have any other one that the peer knows.
         """
-        if self._outcome is not None:
-            return [Tell(peer, deny(message, self._outcome.reason or Reason.DENIED, f"over: {self._outcome.message}"))]
-        if message.generation <= self._used_generations:
-            text = f"this transfer is {self.state.value} in generation {self._used_generations}"
-            return [Tell(peer, deny(message, Reason.DENIED, text))]
-        if (message.token_start, message.token_stop) != (0, self.offer.tokens):
-            asked = f"{message.token_start} to {message.token_stop}"
-            text = f"tokens {asked} are wanted, the whole prompt of {self.offer.tokens} is offered"
-            return [Tell(peer, deny(message, Reason.DENIED, text))]
-        if not {codec, "none"} <= set(message.codecs):
-            text = f"codec: {codec!r} and 'none' are sent, {sorted(message.codecs)} can be decoded"
-            return [Tell(peer, deny(message, Reason.DENIED, text))]
+        if (refused := self.refusal(message, codec)) is not None:
+            return [Tell(peer, refused)]
         effects = self._rewind() if self.active else []
         self.generation = self._used_generations = message.generation
         self.peer = peer
         self.state = SendState.OPEN
         self._credits = credits
         self._layerwise = self.offer.layerwise and layerwise
-        opened = Open(
-            transfer_id=self.offer.transfer_id,
-            generation=self.generation,
-            estimated_bytes=self.offer.estimated_bytes,
-            codec=codec,
-            layerwise=self._layerwise,
-        )
+        opened = open_of(self.offer, self.generation, codec, self._layerwise)
         return [*effects, Tell(peer, opened), *self._maybe_seal()]
 
     def resend(self) -> list[Effect]:
@@ -310,14 +306,19 @@ class OutgoingTransfer:
     def tick(self, now: float) -> list[Effect]:
         """Look at the clock; at least once a second."""
         if not self.over and now >= self.offer.deadline:
-            if self._credits is not None and self._credits.spent and self._progress.waiting:
-                text = f"decode had no slot for {len(self._progress.waiting)} of {len(self._chunks)} chunks in time"
+            if self._credits is not None and self._credits.spent and self._waiting:
+                text = f"decode had no slot for {self._waiting} of {len(self._chunks)} chunks in time"
                 return self._end(Reason.NO_CAPACITY, text, now)
             where = "no decode asked for it" if self._used_generations < 0 else f"it was {self.state.value}"
             return self._end(Reason.DEADLINE, f"not over within its deadline: {where}", now)
         return self._maybe_report(late=now - self._over_since >= GRACE_SECONDS)
 
     # ---- inside ----
+
+    @property
+    def _waiting(self) -> int:
+        """Chunks that can be filled and were not handed out yet."""
+        return len(self._chunks) - self._progress.following
 
     def _resendable(self) -> int | None:
         """The first rejected chunk whose earlier message has left its slot."""
@@ -344,8 +345,7 @@ class OutgoingTransfer:
         if manifest is None or progress.chunks < manifest.chunks:
             return []
         self.state = SendState.SEALED
-        seal = seal_of(self.offer, self.generation, manifest, progress, self.digest)
-        return [Tell(self.peer, seal)]
+        return [Tell(self.peer, seal_of(self.offer, self.generation, manifest, progress, self.digest))]
 
     def _end(self, reason: Reason, message: str, now: float, tell: bool = True) -> list[Effect]:
         """Give up this generation, or the transfer when no other may follow."""
@@ -369,7 +369,7 @@ class OutgoingTransfer:
         self._credits = None
         effects = self._let_go()
         self._chunks = [Chunk(chunk.raw_bytes) for chunk in self._chunks]
-        self._progress = SendProgress(waiting=deque(range(len(self._chunks))))
+        self._progress = SendProgress()
         return effects
 
     def _conclude(self, outcome: Finished, now: float) -> list[Effect]:

@@ -37,6 +37,11 @@ def memory(fill: int) -> tuple[ContiguousKv, list[np.ndarray]]:
     return ContiguousKv(LAYOUT, tensors), tensors
 
 
+def test_a_prompt_of_no_tokens_is_refused(pair: tuple[LoopbackAgent, LoopbackAgent]) -> None:
+    with pytest.raises(LayoutError, match="at least 1"):
+        pair[0].offer(transfer_params("prefill"), memory(7)[0], 0, Outcomes())
+
+
 @pytest.mark.parametrize("fetch_first", [True, False])
 def test_a_transfer(pair: tuple[LoopbackAgent, LoopbackAgent], fetch_first: bool) -> None:
     prefill, decode = pair

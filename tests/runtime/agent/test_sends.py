@@ -11,12 +11,24 @@ import pytest
 
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Integrity, Method, OverlapMode, Role
+from kvferry_runtime.agent import sends, transfers
 from kvferry_runtime.agent.base import SendHandle
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
-from kvferry_runtime.errors import LayoutError
+from kvferry_runtime.errors import LayoutError, Reason
 from kvferry_runtime.layout import KvLayout
-from kvferry_runtime.ring.messages import Chosen, ChunksReady, Fill, Filled, ManifestLayer, Offer, SealOffer, Sent
+from kvferry_runtime.plan import Chunk, request_chunks
+from kvferry_runtime.ring.messages import (
+    Cancel,
+    Chosen,
+    ChunksReady,
+    Fill,
+    Filled,
+    ManifestLayer,
+    Offer,
+    SealOffer,
+    Sent,
+)
 from kvferry_runtime.wire.data import DataHeader
 from scripted_sidecar import ScriptedSidecar
 
@@ -150,12 +162,75 @@ def test_nothing_is_announced_before_the_seal_in_request_mode(sender: Callable[.
     assert end.sidecar.expect(Filled).wire_bytes == 0
 
 
-def test_a_prompt_of_no_tokens_completes(sender: Callable[..., Sender]) -> None:
-    end = sender()
-    offer = end.offer(0)
+@pytest.mark.parametrize("mode", OverlapMode)
+def test_a_prompt_of_no_tokens_is_refused_and_harms_nobody(sender: Callable[..., Sender], mode: OverlapMode) -> None:
+    end = sender(overlap=mode)
+    offer = end.offer()
     end.sidecar.expect(Offer)
-    headers, seal = end.finish(offer, 0)
-    assert headers == [] and seal.chunks == 0
+    for tokens in (0, -1):
+        with pytest.raises(LayoutError, match="at least 1"):
+            end.offer(tokens)
+    assert end.agent.state().open_sends == 1
+    if mode is OverlapMode.AUTO:
+        end.sidecar.send(Chosen(ID, layerwise=True, exact_apart=False))
+    end.finish(offer)
+
+
+def test_a_plan_that_fails_ends_its_transfer_alone(
+    sender: Callable[..., Sender], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    end = sender(overlap=OverlapMode.REQUEST)
+    other, done = end.offer_announced(), Outcomes()
+    monkeypatch.setattr(sends, "request_chunks", lambda *args, **kwargs: 1 // 0)
+    memory = ContiguousKv(end.layout, end.tensors)
+    offer = end.agent.offer(transfer_params("prefill", 2), memory, TOKENS, done)
+    end.sidecar.expect(Offer)
+    for layer in LAYOUT.layers:
+        offer.layer_final(layer, 0, TOKENS)
+    offer.seal(1)
+    failure = done.wait()
+    assert failure.reason is Reason.INTERNAL and "ZeroDivisionError" in str(failure)
+    assert end.sidecar.expect(Cancel).transfer_id == transfer_params("prefill", 2).transfer_id
+    assert [record.exc_info is not None for record in caplog.records if record.name == transfers.__name__] == [True]
+    monkeypatch.undo()
+    end.finish(other)
+
+
+class Watched:
+    """A chunk that counts how often something looks at which layers it holds."""
+
+    looks = 0
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+
+    def __getattr__(self, name: str) -> Any:
+        Watched.looks += name == "layer_count"
+        return getattr(self._chunk, name)
+
+
+def test_each_chunk_is_counted_once_however_many_bands_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each band has a manifest of all that came before it."""
+
+    def watched(*args: Any, **kwargs: Any) -> list[Watched]:
+        return [Watched(chunk) for chunk in request_chunks(*args, **kwargs)]
+
+    monkeypatch.setattr(sends, "request_chunks", watched)
+    tokens, done = 640, Outcomes()
+    config = transfer_config(method=Method.AUTO, overlap=OverlapMode.AUTO)
+    memory = ContiguousKv(LAYOUT, [np.zeros((2, tokens, 2, 32), np.uint16)] * len(LAYOUT.shapes))
+    send = sends.Send(transfer_params("prefill"), memory, tokens, LAYOUT, config, True, True, done, lambda send: None)
+    for layer in LAYOUT.layers:
+        send.layer_final(layer, 0, tokens)
+    send.seal(1)
+    send.choose(sends.Cutting(layerwise=False, exact_apart=False, band_tokens=10))
+    Watched.looks = 0
+    bands = send.new_chunks(4096)
+    seal = send.take_seal()
+    assert seal is not None and len(bands) == 64
+    assert Watched.looks == seal.chunks == sum(len(band.chunks) for band in bands)
+    for number, band in enumerate(bands[:-1], 1):
+        assert band.cut is not None and (band.cut.tokens, band.cut.layers[0].chunks) == (10 * number, number)
 
 
 @pytest.mark.parametrize(("layer", "start", "stop"), [(0, 1, 5), (0, 0, TOKENS + 1), (0, 5, 4), (3, 0, 5), (-1, 0, 5)])

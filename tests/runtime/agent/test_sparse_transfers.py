@@ -16,7 +16,9 @@ from kvferry_contract.config import Integrity, Method, OverlapMode, Role
 from kvferry_runtime.agent.base import KvMemory, LoadResult
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
+from kvferry_runtime.agent.eviction import Eviction
 from kvferry_runtime.agent.paged import PagedCache, PagedKv
+from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.codec.sparse.budget import SPARSE, Budget
 from kvferry_runtime.codec.sparse.scores import from_keys
 from kvferry_runtime.codec.sparse.selection import Scores, select
@@ -167,6 +169,36 @@ def test_a_chunk_of_another_method_is_not_written(make_pair, decode: Method) -> 
     result = move(make_pair(decode), ContiguousKv(LAYOUT, tensors(300)), ContiguousKv(LAYOUT, target), 300, Refusing)
     assert isinstance(result, TransferFailed)
     assert not any(tensor.any() for tensor in target)
+
+
+@pytest.mark.parametrize("method", [Method.SPARSE50, Method.SPARSE75])
+def test_a_chunk_that_only_just_holds_a_token_is_refused_with_the_size_that_is_needed(
+    tmp_path: Path, method: Method
+) -> None:
+    """A payload also says which tokens it keeps. What the message names is enough, and nothing less is."""
+    layout = KvLayout(2, 0, (LayerShape(2, 8, 128, KvDtype.BF16), LayerShape(2, 2, 8, KvDtype.BF16)))
+
+    def check(chunk_bytes: int) -> None:
+        HostAgent(tmp_path, Role.PREFILL, transfer_config(method=method, chunk_bytes=chunk_bytes)).check(layout)
+
+    with pytest.raises(
+        LayoutError, match=r"4096 bytes.*set transfer\.overlap\.chunkBytes to at least (\d+)"
+    ) as refused:
+        check(4096)
+    needed = int(str(refused.value).rsplit(" ", 1)[1])
+    check(needed)
+    with pytest.raises(LayoutError):
+        check(needed - 1)
+    config = transfer_config(method=method, keep_exact_first=FIRST, keep_exact_last=LAST)
+    tensors = [np.zeros((2, 100, shape.heads, shape.head_dim), np.uint16) for shape in layout.shapes]
+    budget = Budget(SPARSE[method.value], FIRST, LAST)
+    eviction = Eviction(budget, layout, ContiguousKv(layout, tensors), 100)
+    send = Send(transfer_params("prefill"), eviction, 100, layout, config, False, False, Outcomes(), lambda send: None)
+    for layer in layout.layers:
+        send.layer_final(layer, 0, 100)
+    with pytest.raises(LayoutError, match=f"at least {needed}"):
+        send.new_chunks(4096)
+    assert sum(chunk.token_stop - chunk.token_start for chunk in send.new_chunks(needed)[0].chunks) == 200
 
 
 def test_what_cannot_be_sparse_is_refused_by_name_before_any_byte(tmp_path: Path) -> None:

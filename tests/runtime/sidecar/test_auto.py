@@ -20,6 +20,7 @@ from kvferry_runtime.ring.messages import (
     OfferedMethod,
     Sent,
 )
+from kvferry_runtime.wire.messages import Reserve
 from scripted_agent import TOKEN_BYTES, Chunk, Prompt
 from sidecar_pods import Pod, World, same, transfer_id, until
 
@@ -124,6 +125,61 @@ async def test_only_what_decode_can_decode(pods: World) -> None:
     await link_is(prefill, 1e4)
     await transfer(prefill, decode, 2)
     assert used(prefill, 2) == {"lossless"}
+
+
+async def bound_to_the_first(pods: World) -> tuple[Pod, Pod, Pod]:
+    """Transfer 3 goes to a decode that cannot take fp4, though a slow link calls for it; another decode could."""
+    prefill = await pods.pod(Role.PREFILL, attach={"codecs": ["none", "int8", "fp4"]}, overlap=OverlapMode.AUTO)
+    first = await pods.pod(Role.DECODE, attach={"codecs": ["none", "int8"]}, overlap=OverlapMode.AUTO)
+    second = await pods.pod(Role.DECODE, attach={"codecs": ["none", "int8", "fp4"]}, overlap=OverlapMode.AUTO)
+    for number, decode in enumerate((first, second), 1):
+        await transfer(prefill, decode, number)
+    await link_is(prefill, 1e3)
+    name = transfer_id(3)
+    prefill.agent.holding = True
+    methods = [MEASURED[0], MEASURED[2], OfferedMethod("fp4", 0.3, 5e9, 5e9)]
+    prefill.agent.offer(name, Prompt(TOKENS, range(4), seed=3), codec="auto", layerwise=None, methods=methods)
+    first.agent.fetch(name, [prefill.peer], TOKENS)
+    await until(lambda: bool(chosen(prefill, name)))
+    prefill.agent.announce(name)
+    prefill.agent.seal(name)
+    await until(lambda: prefill.agent.held > 0)
+    return prefill, first, second
+
+
+async def test_a_decode_that_is_denied_changes_nothing_for_the_transfer(pods: World) -> None:
+    """It names a transfer of another one: chunks go on as that one can take them."""
+    prefill, first, second = await bound_to_the_first(pods)
+    name = transfer_id(3)
+    second.agent.fetch(name, [prefill.peer], TOKENS)
+    assert isinstance(denied := await second.agent.end(name), LoadFailed) and denied.reason == "denied"
+    prefill.agent.holding = False
+    prefill.agent.release()
+    assert isinstance(await first.agent.end(name), Loaded)
+    assert same(first.agent, name, Prompt(TOKENS, range(4), seed=3))
+    assert used(prefill, 3) == {"int8"} and len(chosen(prefill, name)) == 1
+
+
+async def test_a_reserve_that_comes_again_is_denied_and_changes_nothing(pods: World) -> None:
+    """Of the session to which the transfer is bound, in the same generation, and with other wishes."""
+    prefill, _, _ = await bound_to_the_first(pods)
+    sends = prefill.core._sends
+    [sending] = [send for send in sends._sends.values() if send.record.id == transfer_id(3)]
+    [session] = [session for session in sends.sessions if session.name == sending.machine.peer]
+    course = sending.course
+    sends._reserve(session, Reserve(transfer_id(3), 0, 0, TOKENS, ["none", "int8", "fp4"], 1000, resume_tokens=7))
+    assert sending.course is course and sending.resume_tokens == 0
+    assert prefill.metric("method_chosen_total", method="int8", why="link_slow") == 1
+    assert prefill.metric("method_chosen_total", method="fp4", why="link_slow") == 0
+
+
+async def test_a_peer_cannot_ask_for_more_bands_than_a_transfer_may_have(pods: World) -> None:
+    prefill, decode = await pair(pods, overlap=OverlapMode.LAYERWISE)
+    name = transfer_id(1)
+    prefill.agent.offer(name, Prompt(TOKENS, range(4)), codec="auto", methods=MEASURED)
+    decode.agent.fetch(name, [prefill.peer], TOKENS, resume=1)
+    await until(lambda: bool(chosen(prefill, name)))
+    assert chosen(prefill, name)[0].band_tokens == 10
 
 
 async def test_a_decode_that_cannot_even_take_exact_values_is_denied(pods: World) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kvferry_runtime.errors import Reason
@@ -133,6 +135,78 @@ def test_what_would_still_be_sent(sent: int, chunks: int, left: int | None) -> N
     p.sealed(manifest(BANDS), 0.0)
     send(p, sent)
     assert p.waiting_bytes(chunks) == left
+
+
+@given(
+    sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=20),
+    batch=st.integers(1, 20),
+    sent=st.integers(0, 20),
+    chunks=st.integers(0, 25),
+)
+def test_what_would_still_be_sent_is_the_sum_of_its_chunks(
+    sizes: list[int], batch: int, sent: int, chunks: int
+) -> None:
+    """However they were announced, also in another generation."""
+    p = OutgoingTransfer(Offered(ID, TOKENS, sum(sizes), True, 100.0, 1))
+    for start in range(0, len(sizes), batch):
+        p.announced(start, sizes[start : start + batch], 0.0)
+    p.sealed(Manifest(len(sizes), (), 5), 0.0)
+    for generation in range(2):
+        credits = SendCredits()
+        credits.grant(100)
+        p.reserve("d", Reserve(ID, generation, 0, TOKENS, ["none"], 1000, BAND), credits, True, "none")
+        for slot in range(min(sent, len(sizes))):
+            p.fill(100 * generation + slot)
+        possible = sent <= chunks and sent < len(sizes)
+        assert p.waiting_bytes(chunks) == (sum(sizes[sent:chunks]) if possible else None)
+    if possible and chunks < len(sizes):
+        p.shortened(chunks, ())
+        assert p.waiting_bytes(len(sizes)) == (sum(sizes[sent:chunks]) if sent < chunks else None)
+
+
+class Counted(int):
+    """A size that counts how often something was added to it."""
+
+    added = 0
+
+    def __radd__(self, other: int) -> int:
+        Counted.added += 1
+        return int(self) + other
+
+    __add__ = __radd__
+
+
+def test_asking_what_would_still_be_sent_touches_no_chunk() -> None:
+    """It is asked for every place to end, once a second, on the loop that serves all transfers."""
+    p = OutgoingTransfer(Offered(ID, TOKENS, 1, True, 100.0, 0))
+    p.announced(0, [Counted(CHUNK)] * 1000, 0.0)
+    p.sealed(Manifest(1000, (), 5), 0.0)
+    credits = SendCredits()
+    p.reserve("d", Reserve(ID, 0, 0, TOKENS, ["none"], 1000, BAND), credits, True, "none")
+    Counted.added = 0
+    assert [p.waiting_bytes(chunks) for chunks in (0, 10, 1000)] == [0, 10 * CHUNK, 1000 * CHUNK]
+    assert Counted.added == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        ({}, False),
+        ({"token_stop": TOKENS - 1}, True),
+        ({"codecs": ["none"]}, True),
+        ({"codecs": ["int8"]}, True),
+        ({"generation": 0}, True),
+    ],
+)
+def test_whether_a_reserve_would_be_refused_is_known_before(change: dict[str, Any], refused: bool) -> None:
+    """Asking changes nothing, and `reserve` then gives the same answer."""
+    p, credits = sender(), SendCredits()
+    message = replace(Reserve(ID, 1, 0, TOKENS, ["none", "int8"], 1000, BAND), **change)
+    answer = p.refusal(message, "int8")
+    assert (answer is not None) is refused
+    assert (p.generation, p.state) == (0, SendState.OPEN)
+    told = [item.message for item in p.reserve("d", message, credits, True, "int8") if isinstance(item, Tell)]
+    assert ([answer] == told) is refused and (p.generation == 0) is refused
 
 
 def test_the_whole_range_is_committed_as_ever() -> None:

@@ -76,8 +76,14 @@ class DeviceSlotCodec:
         """Slots on which the device works. From any thread."""
         return 0 if self._ring is None else self._ring.in_flight.count
 
+    @property
+    def busy(self) -> bool:
+        """See `SlotCopier.busy`. From any thread."""
+        return self.working > 0
+
     def attached(self, ring: RingMemory) -> None:
-        """Start registering this ring with the device, and let go of the one before it."""
+        """Start registering this ring with the device, and let go of the one before it, which must not be busy: it may
+        be another mapping of the same slots."""
         if self._ring is not None:
             self._ring.close()
         self._ring = PinnedRing(self._bench.device, ring)

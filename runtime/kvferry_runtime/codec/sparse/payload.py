@@ -53,6 +53,11 @@ def largest_raw_bytes(chunk_bytes: int, bytes_per_token: int) -> int:
     return (chunk_bytes - _ALIGNMENT) * bytes_per_token // (bytes_per_token + _BEFORE.itemsize + 1)
 
 
+def least_chunk_bytes(raw_bytes: int, bytes_per_token: int) -> int:
+    """The smallest chunk of which `largest_raw_bytes` are at least `raw_bytes`."""
+    return _ALIGNMENT + -(-raw_bytes * (bytes_per_token + _BEFORE.itemsize + 1) // bytes_per_token)
+
+
 def pack(rows: Rows, shape: ChunkShape, kept: KeptTokens, out: Payload) -> int:
     """Write the payload to the front of `out` and return its length in bytes. rows: all of the chunk's.
 

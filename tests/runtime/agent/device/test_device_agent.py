@@ -18,11 +18,13 @@ from kvferry_runtime.agent.base import SendHandle
 from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.device.agent import DeviceAgent
 from kvferry_runtime.agent.device.memory import DeviceCache
+from kvferry_runtime.agent.loop import FIRST_RETRY_SECONDS
 from kvferry_runtime.agent.methods import OBSERVED_BYTES
 from kvferry_runtime.errors import LayoutError, Reason, SettingsError, TransferFailed
 from kvferry_runtime.layout import KvLayout
-from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Fetch, Fill, Filled, Offer
-from scripted_sidecar import ScriptedSidecar
+from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Fetch, Fill, Filled, Offer, Sent
+from kvferry_runtime.trace.recorder import Recorder
+from scripted_sidecar import AgentGone, ScriptedSidecar
 from stand_in_device import StandInDevice, StandInEvent
 
 LAYERS, BLOCKS, BLOCK_TOKENS, TOKENS = 4, 6, 8, 20
@@ -47,6 +49,7 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
             method: Method = Method.NONE,
             layout: KvLayout = LAYOUT,
             chunk_bytes: int = 4096,
+            recorder: Recorder | None = None,
         ) -> Engine:
             gpu = StandInGpu(device)
             stack.callback(gpu.device.close)
@@ -57,7 +60,7 @@ def open_engine(tmp_path: Path) -> Iterator[OpenEngine]:
                 method=method, keep_exact_first=2, keep_exact_last=2, chunk_bytes=chunk_bytes,
                 auto_methods=(Method.INT8,),
             )  # fmt: skip
-            agent = DeviceAgent(folder, role, transfer, gpu.device, BLOCK_TOKENS)
+            agent = DeviceAgent(folder, role, transfer, gpu.device, BLOCK_TOKENS, recorder)
             stack.callback(agent.close, 5.0)
             agent.start(layout, {"model": "tiny"}, lambda: 0.0)
             sidecar.attach()
@@ -159,6 +162,95 @@ def test_a_sidecar_that_dies_gives_everything_back(open_engine: OpenEngine) -> N
     assert isinstance(failure, TransferFailed) and failure.reason is Reason.SIDECAR_LOST
     engine.agent.close(5.0)
     assert not stand_in(engine).registered
+
+
+def lend_a_slot(engine: Engine, gate: StandInEvent, number: int = 1) -> SendHandle:
+    """Slot 0, for a chunk whose layer is final when `gate` is fired."""
+    memory = engine.agent.memory(engine.cache, [0, 1, 2])
+    offer = engine.agent.offer(transfer_params("prefill", number), memory, TOKENS, Outcomes())
+    engine.sidecar.expect(Offer)
+    stand_in(engine).compute.wait(gate)
+    engine.compute(offer, 0, 1.0)
+    ready = engine.sidecar.expect(ChunksReady)
+    engine.sidecar.send(Fill(ready.transfer_id, 0, ready.chunks[0].sequence, 0))
+    eventually(lambda: engine.agent.state().lent_slots == 1, "a slot that the device works on")
+    return offer
+
+
+@pytest.mark.parametrize("recorder", [None, Recorder("prefill")], ids=["plain", "traced"])
+def test_no_slot_is_lent_again_before_the_copy_into_it_has_ended(
+    open_engine: OpenEngine, recorder: Recorder | None
+) -> None:
+    """A sidecar that sends the agent away frees its slots, although the device still writes one of them: it could lend
+    that one to another chunk at once, were the agent attached again."""
+    engine, gate = open_engine(Role.PREFILL, recorder=recorder), StandInEvent()
+    lend_a_slot(engine, gate)
+    engine.sidecar.hang_up()
+    eventually(lambda: not engine.agent.state().attached, "detached")
+    assert not engine.sidecar.called_within(10 * FIRST_RETRY_SECONDS)
+    gate.fire()
+    engine.sidecar.accept()
+    assert engine.agent.state().lent_slots == 0
+
+
+def test_an_agent_keeps_its_socket_until_its_copies_have_ended(open_engine: OpenEngine) -> None:
+    """With the socket the sidecar takes the slots back, for whichever agent is the next."""
+    engine, gate = open_engine(Role.PREFILL), StandInEvent()
+    lend_a_slot(engine, gate)
+    engine.sidecar.send_packet(b"no message")
+    eventually(lambda: not engine.agent.state().attached, "detached")
+    assert not engine.sidecar.called_within(10 * FIRST_RETRY_SECONDS)
+    assert engine.sidecar.has_agent()
+    gate.fire()
+    with pytest.raises(AgentGone):
+        engine.sidecar.receive()
+    engine.sidecar.attach()
+    eventually(lambda: engine.agent.state().attached, "attached again")
+
+
+def test_an_agent_that_closes_keeps_its_socket_until_its_copies_have_ended(open_engine: OpenEngine) -> None:
+    engine, gate = open_engine(Role.PREFILL), StandInEvent()
+    lend_a_slot(engine, gate)
+    engine.agent.close(0.05)
+    engine.sidecar.expect(Cancel)
+    assert engine.sidecar.has_agent()
+    gate.fire()
+    with pytest.raises(AgentGone):
+        engine.sidecar.receive()
+    assert engine.agent.state().lent_slots == 0
+
+
+def test_a_device_that_never_ends_its_copies_is_spoken_of_once(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kvferry_runtime.agent.parting.BUSY_SECONDS", 0.0)
+    engine, gate = open_engine(Role.PREFILL), StandInEvent()
+    lend_a_slot(engine, gate)
+    engine.sidecar.hang_up()
+    eventually(lambda: "restart the engine" in caplog.text, "what to do")
+    for number in range(2, 5):  # each wakes the agent
+        done = Outcomes()
+        engine.agent.offer(transfer_params("prefill", number), engine.agent.memory(engine.cache, [3]), 1, done)
+        assert done.wait().reason is Reason.NO_CONNECTOR
+    gate.fire()
+    engine.sidecar.attach()
+    assert caplog.text.count("restart the engine") == 1
+
+
+def test_a_transfer_that_is_over_is_not_cancelled_when_its_copy_ends(open_engine: OpenEngine) -> None:
+    """The sidecar's last word has come, so it would answer no more, and the id would stay in use for good."""
+    engine, gate = open_engine(Role.PREFILL, method=Method.LOSSLESS), StandInEvent()
+    lend_a_slot(engine, gate).cancel("not wanted")
+    cancelled = engine.sidecar.expect(Cancel).transfer_id
+    engine.sidecar.send(Sent(transfer_id=cancelled, committed=False, reason="cancelled", message="not wanted"))
+    # Answered after the message before it: the agent has then read that one too.
+    engine.sidecar.send(Fill(cancelled, 1, 0, 0))
+    assert engine.sidecar.expect(Filled).slot == 1
+    gate.fire()
+    assert engine.sidecar.expect(Filled).slot == 0
+    memory = engine.agent.memory(engine.cache, [3, 4, 5])
+    engine.agent.offer(transfer_params("prefill"), memory, TOKENS, Outcomes())
+    assert engine.sidecar.expect(Offer).transfer_id == cancelled
 
 
 def test_what_chunks_took_is_told_with_the_next_offer(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
