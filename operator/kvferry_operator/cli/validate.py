@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from kvferry_operator.api.types import DisaggregatedModel
 from kvferry_operator.cli import documents
 from kvferry_operator.desired.build import build
 from kvferry_operator.desired.settings import Settings
+from kvferry_operator.errors import FieldError, SpecInvalid
 
 _EXAMPLES = """\
 examples:
@@ -35,7 +37,16 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InputError: the file cannot be used. SpecInvalid: an object in it is refused.
     """
-    models = [model for name in args.filename for model in documents.read_models(name)]
+    models: list[DisaggregatedModel] = []
+    errors: list[FieldError] = []
+    for name in args.filename:
+        try:
+            models += documents.read_models(name)
+        except SpecInvalid as invalid:
+            prefix = f"{name}: " if len(args.filename) > 1 else ""
+            errors += [FieldError(f"{prefix}{error.path}", error.message) for error in invalid.errors]
+    if errors:
+        raise SpecInvalid(errors)
     for model in models:
         # templates and resources can clash with what is rendered, which shows only then
         build(model, Settings())

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kvferry_operator.api import quantity
+from kvferry_operator.api import names, quantity
 from kvferry_operator.local import addresses, volumes
 from kvferry_operator.local.deployment import Deployment
 from kvferry_operator.local.errors import CannotStart
@@ -26,6 +26,8 @@ def check(deployment: Deployment, memory: Path) -> None:
     Raises:
         CannotStart: the first thing that is missing.
     """
+    if any(pod.labels.get(names.LABEL_STAGE, "0") != "0" for pod in deployment.pods):
+        raise CannotStart("pipeline stages are not served by local mode: set parallelism.pipeline of both roles to 1")
     addresses.check_free(deployment.pods, deployment.addresses)
     check_memory(volumes.memory_limits(deployment.pods), _free(memory))
     programs = {launch.argv[0] for launch in deployment.launches.values()}

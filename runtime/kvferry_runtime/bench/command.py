@@ -14,7 +14,9 @@ METHODS = "none,int8,fp8"
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `bench` to `kvferry-runtime`."""
-    parser = subparsers.add_parser("bench", help="measure transfers and the router on this machine")
+    parser = subparsers.add_parser(
+        "bench", help="measure transfers, methods, limited links, overlap, peers and the router on this machine"
+    )
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
     transfer = benches.add_parser(
         "transfer", help="engine memory to engine memory through two sidecars, against memcpy and raw TCP"

@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--output {output}: choose a name that ends in .svg (a picture) or .json (for Perfetto)")
     read = [trace for path in args.files for trace in chrome.load(_read(path), str(path))]
     traces = [trace.only(args.transfer) for trace in read]
+    if args.transfer and not any(trace.events for trace in traces):
+        raise SettingsError(f"--transfer {args.transfer}: no transfer of these files begins with it")
     if output is not None:
         _write(output, drawing.draw(traces) if output.suffix == ".svg" else chrome.dump(traces))
     sys.stdout.write(summary.table(summary.summarise(traces)) + "\n")

@@ -64,6 +64,18 @@ def test_with_several_objects_errors_name_theirs(tmp_path: Path, capsys: Capture
     assert capsys.readouterr().err == "bad: spec.decode.replicas: must be at least 0, found -1\n"
 
 
+def test_with_several_files_errors_name_theirs(tmp_path: Path, capsys: Captured) -> None:
+    files = []
+    for name, method in (("good", "none"), ("bad", "zip"), ("worse", "fp4")):
+        (tmp_path / name).mkdir()
+        files.append(write(tmp_path / name, builders.raw({"transfer.compression.method": method})))
+    assert kvferry("validate", "-f", *files) == 2
+    lines = capsys.readouterr().err
+    assert f"{files[1]}: spec.transfer.compression.method" in lines
+    assert f"{files[2]}: spec.transfer.compression" in lines
+    assert files[0] not in lines
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(builders.raw()).encode())))
     assert kvferry("validate", "-f", "-") == 0
