@@ -6,55 +6,26 @@ import http.client
 import json
 import os
 import secrets
-import select
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kvferry_contract import env, ports
-from kvferry_contract.config import (
-    VERSION,
-    FailurePolicy,
-    GroupConfig,
-    Integrity,
-    Method,
-    ModelConfig,
-    OnFallback,
-    OverlapMode,
-    Role,
-    RuntimeConfig,
-    TransferConfig,
-    TransportKind,
-)
+from kvferry_contract.config import Method, OverlapMode, Role
+from kvferry_runtime.bench import children
 from kvferry_runtime.bench.cache import LAYOUT, TOLERANCE
+from kvferry_runtime.bench.children import Child
+from kvferry_runtime.bench.pods import SIDECAR, Rings, on_loopback, runtime_config, scratch, variables_of
 from kvferry_runtime.errors import KvferryError
 
 START_S = 30.0
-ANSWER_S = 120.0
+TIMEOUT_S = 60.0
+"""Of a transfer."""
 STOP_S = 5.0
-_LOG_TAIL = 1500
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-@dataclass(frozen=True, slots=True)
-class Rings:
-    """What both sidecars are told. Sizes in bytes."""
-
-    transport: TransportKind
-    chunk_bytes: int
-    inflight_chunks: int
-    buffer_bytes: int
-
-
-RINGS = Rings(TransportKind.TCP, chunk_bytes=4 << 20, inflight_chunks=4, buffer_bytes=64 << 20)
-"""What is measured unless something else is asked for. TCP, since that is what raw TCP can be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +59,7 @@ class Footprint:
 class Chain:
     """A running chain. Use `running`."""
 
-    def __init__(
-        self, producer: EndProcess, consumer: EndProcess, pids: tuple[int, ...], hosts: tuple[str, str]
-    ) -> None:
+    def __init__(self, producer: Child, consumer: Child, pids: tuple[int, ...], hosts: tuple[str, str]) -> None:
         """hosts: addresses of the two sidecars, the producer's first."""
         self._producer = producer
         self._consumer = consumer
@@ -145,35 +114,6 @@ class Chain:
         return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 
 
-class EndProcess:
-    """`kvferry_runtime.bench.end` as a child."""
-
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self._process = process
-        self._log = log
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ask(self, op: str, **arguments: Any) -> Any:
-        """Raises KvferryError: it answered with an error, died, or did not answer."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-            self._process.stdin.flush()
-            ready, _, _ = select.select([self._process.stdout], [], [], ANSWER_S)
-            line = self._process.stdout.readline() if ready else ""
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            raise KvferryError(f"an end of the chain does not answer to {op!r}:\n{_tail(self._log)}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise KvferryError(f"{op}: {answer['error']}\n{_tail(self._log)}")
-        return answer["result"]
-
-
 @contextmanager
 def running(method: str, stamps: bool, rings: Rings) -> Iterator[Chain]:
     """Start the four processes; stop them and remove every file at the end.
@@ -184,75 +124,31 @@ def running(method: str, stamps: bool, rings: Rings) -> Iterator[Chain]:
         KvferryError: a process did not start; the message has the end of its log.
     """
     with ExitStack() as stack:
-        shared = Path("/dev/shm")  # noqa: S108
-        folder = Path(tempfile.mkdtemp(prefix="kvferry-bench-", dir=shared if shared.is_dir() else None))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(256)}"
-        (folder / "key").write_text(secrets.token_hex(32))
-        pids: list[int] = []
-        ends: list[EndProcess] = []
-        for number, role in enumerate((Role.PREFILL, Role.DECODE), start=1):
-            pod = folder / role.value
-            pod.mkdir()
-            config = _config(role, Method(method), rings)
-            (pod / "config.json").write_text(config.to_json())
-            variables = {
-                env.CONFIG: str(pod / "config.json"),
-                env.ROLE: role.value,
-                env.RING_DIR: str(pod),
-                env.KEY_FILE: str(folder / "key"),
-                env.POD_IP: f"{network}.{number}",
-                env.POD_NAME: f"bench-{role.value}-0",
-                env.LOG_LEVEL: "warning",
-            }
-            sidecar_log, end_log = pod / "sidecar.log", pod / "end.log"
-            sidecar = stack.enter_context(_child(["-m", "kvferry_runtime", "sidecar"], variables, sidecar_log))
-            _wait_for({sidecar: sidecar_log}, f"{network}.{number}", "/healthz")
-            arguments = [role.value, str(pod), str(pod / "config.json"), "slots" if stamps else "method"]
-            end = stack.enter_context(_child(["-m", "kvferry_runtime.bench.end", *arguments], variables, end_log))
-            ends.append(EndProcess(end, end_log))
-            _wait_for({sidecar: sidecar_log, end: end_log}, f"{network}.{number}", "/readyz")
-            pids += [sidecar.pid, end.pid]
-        yield Chain(ends[0], ends[1], tuple(pids), (f"{network}.1", f"{network}.2"))
+        folder = stack.enter_context(scratch())
+        places = on_loopback()
+        started: list[Child] = []
+        for place, role in zip(places, (Role.PREFILL, Role.DECODE), strict=True):
+            host = place.address
+            config = runtime_config(role, Method(method), OverlapMode.REQUEST, rings, TIMEOUT_S)
+            variables = variables_of(folder, place, config)
+            pod = Path(variables[env.RING_DIR])
+            sidecar = stack.enter_context(children.running((), SIDECAR, variables, pod / "sidecar.log"))
+            _wait_for([sidecar], host, "/healthz")
+            arguments = [role.value, str(pod), variables[env.CONFIG], "slots" if stamps else "method"]
+            module = ["-m", "kvferry_runtime.bench.end", *arguments]
+            end = stack.enter_context(children.running((), module, variables, pod / "end.log"))
+            _wait_for([sidecar, end], host, "/readyz")
+            started += [sidecar, end]
+        pids = tuple(child.pid for child in started)
+        yield Chain(started[1], started[3], pids, (places[0].address, places[1].address))
 
 
-@contextmanager
-def _child(arguments: list[str], variables: dict[str, str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    with log.open("w") as file:
-        process = _start(arguments, variables, file)
-    try:
-        yield process
-    finally:
-        if process.stdin is not None:
-            process.stdin.close()
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
-def _start(arguments: list[str], variables: dict[str, str], log: IO[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603
-        [sys.executable, *arguments],
-        env={**os.environ, **variables},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-    )
-
-
-def _wait_for(logs: dict[subprocess.Popen[str], Path], host: str, path: str) -> None:
-    """Until the sidecar answers 200 there. logs: of the processes that it takes."""
+def _wait_for(processes: Sequence[Child], host: str, path: str) -> None:
+    """Until the sidecar answers 200 there. processes: those that it takes."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        for process, log in logs.items():
-            if process.poll() is not None:
-                raise KvferryError(f"{log.stem} exited with {process.returncode}:\n{_tail(log)}")
+        for process in processes:
+            process.check()
         connection = http.client.HTTPConnection(host, ports.SIDECAR_HTTP, timeout=2)
         try:
             connection.request("GET", path)
@@ -263,7 +159,7 @@ def _wait_for(logs: dict[subprocess.Popen[str], Path], host: str, path: str) -> 
         finally:
             connection.close()
         time.sleep(0.05)  # a process that starts tells nobody when it listens
-    tails = "".join(_tail(log) for log in logs.values())
+    tails = "".join(process.tail() for process in processes)
     raise KvferryError(f"the sidecar at {host} does not answer to {path} within {START_S} s:\n{tails}")
 
 
@@ -277,30 +173,5 @@ def _state(host: str) -> Any:
         connection.close()
 
 
-def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-_LOG_TAIL:]
-
-
 def _tokens(raw_bytes: int) -> int:
     return max(1, raw_bytes // LAYOUT.bytes_per_token)
-
-
-def _config(role: Role, method: Method, rings: Rings) -> RuntimeConfig:
-    transfer = TransferConfig(
-        transport=rings.transport,
-        on_fallback=OnFallback.WARN,
-        method=method,
-        auto_methods=(Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8, Method.K8V4),
-        keep_exact_first=0,
-        keep_exact_last=0,
-        max_relative_error=1.0,
-        overlap=OverlapMode.REQUEST,
-        inflight_chunks=rings.inflight_chunks,
-        chunk_bytes=rings.chunk_bytes,
-        buffer_bytes=rings.buffer_bytes,
-        integrity=Integrity.DIGEST,
-        failure_policy=FailurePolicy.FAIL,
-        timeout_seconds=60.0,
-    )
-    group = GroupConfig("bench", "bench", "bench", role, 0, 1, 1)
-    return RuntimeConfig(VERSION, ModelConfig("file:///bench", "", "bench", "/bench"), group, transfer, 1.0)

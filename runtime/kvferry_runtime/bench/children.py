@@ -26,6 +26,10 @@ class Child:
         self._process = process
         self._log = log
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, op: str, **arguments: Any) -> Any:
         """One line there, one line back; for modules that speak so. Raises KvferryError as `hear` does."""
         self.tell(op, **arguments)

@@ -61,12 +61,12 @@ def run_transfer(args: argparse.Namespace) -> int:
         SettingsError: arguments are wrong, or the file cannot be written.
         KvferryError: the measurement failed.
     """
-    from kvferry_runtime.bench import chain, figures, output, transfer
+    from kvferry_runtime.bench import figures, output, pods, transfer
 
     plan = transfer.Plan(
         sizes=tuple(sorted(map(figures.parse_size, args.sizes.split(",")))),
         methods=tuple(method.strip() for method in args.method.split(",") if method.strip()),
-        rings=chain.Rings(
+        rings=pods.Rings(
             transport=TransportKind(args.transport),
             chunk_bytes=figures.parse_size(args.chunk_bytes),
             inflight_chunks=args.inflight_chunks,

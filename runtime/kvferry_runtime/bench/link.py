@@ -11,6 +11,7 @@ from kvferry_runtime.bench import iperf, layouts, namespaces, pair
 from kvferry_runtime.bench.cache import TOLERANCE
 from kvferry_runtime.bench.figures import Figure
 from kvferry_runtime.bench.namespaces import Link
+from kvferry_runtime.bench.pods import AUTO_METHODS
 from kvferry_runtime.bench.rate import Rate
 from kvferry_runtime.bench.samples import Sample, count, sample, tokens_for
 from kvferry_runtime.errors import KvferryError
@@ -98,7 +99,7 @@ def tolerance(method: Method) -> float:
         KvferryError: nobody has said.
     """
     if method is Method.AUTO:
-        return max(tolerance(allowed) for allowed in pair.AUTO_METHODS)
+        return max(tolerance(allowed) for allowed in AUTO_METHODS)
     if method is Method.LOSSLESS:
         return 0.0
     if method.value not in TOLERANCE:

@@ -17,7 +17,7 @@ from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.bench import children, layouts, pair
 from kvferry_runtime.bench.children import Child
 from kvferry_runtime.bench.namespaces import Link
-from kvferry_runtime.bench.pair import Place
+from kvferry_runtime.bench.pods import SIDECAR, Place, scratch, variables_of
 from kvferry_runtime.errors import KvferryError
 
 START_SECONDS = 120.0
@@ -95,7 +95,7 @@ def running(model: Path, overlap: OverlapMode, link: Link | None) -> Iterator[Mo
         KvferryError: a process did not start; the message has the end of its log.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(pair.scratch())
+        folder = stack.enter_context(scratch())
         setup = pair.Setup(layouts.SMALL, Method.NONE, overlap)
         roles = (Role.PREFILL, Role.DECODE)
         sides = [
@@ -109,9 +109,9 @@ def running(model: Path, overlap: OverlapMode, link: Link | None) -> Iterator[Mo
 
 
 def _side(stack: ExitStack, folder: Path, model: Path, role: Role, place: Place, setup: pair.Setup) -> _Side:
-    variables = pair.variables_of(folder, role, place, setup)
+    variables = variables_of(folder, place, setup.config(role))
     commands = {
-        "sidecar": pair.SIDECAR,
+        "sidecar": SIDECAR,
         "engine": ("-m", "kvferry_runtime", "engine", "--model", str(model)),
         "client": ("-m", "kvferry_runtime.bench.web_client"),
     }

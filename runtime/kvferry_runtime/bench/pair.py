@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -12,41 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvferry_contract import env, ports
-from kvferry_contract.config import (
-    VERSION,
-    FailurePolicy,
-    GroupConfig,
-    Integrity,
-    Method,
-    ModelConfig,
-    OnFallback,
-    OverlapMode,
-    Role,
-    RuntimeConfig,
-    TransferConfig,
-    TransportKind,
-)
+from kvferry_contract.config import Method, OverlapMode, Role, RuntimeConfig
 from kvferry_runtime.bench import children
 from kvferry_runtime.bench.children import Child
 from kvferry_runtime.bench.layouts import layout
 from kvferry_runtime.bench.namespaces import Link
+from kvferry_runtime.bench.pods import RINGS, SIDECAR, Place, on_loopback, runtime_config, scratch, variables_of
 from kvferry_runtime.errors import KvferryError
 
-AUTO_METHODS = (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8)
-"""Among which `auto` may choose here."""
-SIDECAR = ("-m", "kvferry_runtime", "sidecar")
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
-_CHUNK_BYTES, _BUFFER_BYTES, _IN_FLIGHT = 4 << 20, 64 << 20, 4
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a pod runs. prefix: of its commands."""
-
-    address: str
-    prefix: tuple[str, ...]
-    variables: Mapping[str, str]
+_TIMEOUT_SECONDS = 90.0
+"""Of a transfer, also over the slowest link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +31,9 @@ class Setup:
     layout: str
     method: Method
     overlap: OverlapMode
+
+    def config(self, role: Role) -> RuntimeConfig:
+        return runtime_config(role, self.method, self.overlap, RINGS, _TIMEOUT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +66,7 @@ def places(link: Link | None) -> tuple[Place, Place]:
     if link is not None:
         first, second = (Place(end.address, tuple(end.prefix), end.variables) for end in link.ends)
         return first, second
-    network = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(256)}"
-    return Place(f"{network}.1", (), {}), Place(f"{network}.2", (), {})
+    return on_loopback()
 
 
 class Pair:
@@ -175,23 +152,12 @@ def running(setup: Setup, link: Link | None) -> Iterator[Pair]:
         yield Pair(producer, consumer, f"{where[0].address}:{ports.SIDECAR_PEER}", setup.layout)
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder for rings and logs, in memory where there is one for it; removed at the end."""
-    shared = Path("/dev/shm")  # noqa: S108
-    folder = Path(tempfile.mkdtemp(prefix="kvferry-bench-", dir=shared if shared.is_dir() else None))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 _ROLES = (Role.PREFILL, Role.DECODE)
 
 
 def _pod(stack: ExitStack, folder: Path, role: Role, place: Place, setup: Setup) -> tuple[Child, Child]:
     """Its sidecar and its stand-in, started."""
-    variables = variables_of(folder, role, place, setup)
+    variables = variables_of(folder, place, setup.config(role))
     pod, config = variables[env.RING_DIR], variables[env.CONFIG]
     stand_in = ["-m", "kvferry_runtime.bench.stand_in", role.value, pod, config, setup.layout]
     sidecar, engine = (folder / f"{role.value}-{name}.log" for name in ("sidecar", "engine"))
@@ -201,50 +167,9 @@ def _pod(stack: ExitStack, folder: Path, role: Role, place: Place, setup: Setup)
     )
 
 
-def variables_of(folder: Path, role: Role, place: Place, setup: Setup) -> dict[str, str]:
-    """The environment of this pod's processes; makes its folder, its configuration and the key that both pods share."""
-    pod = folder / role.value
-    pod.mkdir()
-    config, key = pod / "config.json", folder / "key"
-    config.write_text(_config(role, setup).to_json())
-    if not key.exists():
-        key.write_text(secrets.token_hex(32))
-    return {
-        env.CONFIG: str(config),
-        env.ROLE: role.value,
-        env.RING_DIR: str(pod),
-        env.KEY_FILE: str(key),
-        env.POD_IP: place.address,
-        env.POD_NAME: f"bench-{role.value}-0",
-        env.LOG_LEVEL: "warning",
-        **place.variables,
-    }
-
-
 def _wait_until_attached(sidecar: Child, stand_in: Child, deadline: float) -> None:
     while not stand_in.ask("attached"):
         sidecar.check()
         if time.monotonic() > deadline:
             raise KvferryError(f"no sidecar took the engine within {START_SECONDS:g} s:\n{sidecar.tail()}")
         time.sleep(_LOOK_SECONDS)  # another process's start sets no event here
-
-
-def _config(role: Role, setup: Setup) -> RuntimeConfig:
-    transfer = TransferConfig(
-        transport=TransportKind.TCP,
-        on_fallback=OnFallback.WARN,
-        method=setup.method,
-        auto_methods=AUTO_METHODS,
-        keep_exact_first=0,
-        keep_exact_last=0,
-        max_relative_error=1.0,
-        overlap=setup.overlap,
-        inflight_chunks=_IN_FLIGHT,
-        chunk_bytes=_CHUNK_BYTES,
-        buffer_bytes=_BUFFER_BYTES,
-        integrity=Integrity.DIGEST,
-        failure_policy=FailurePolicy.FAIL,
-        timeout_seconds=90.0,
-    )
-    group = GroupConfig("bench", "bench", "bench", role, 0, 1, 1)
-    return RuntimeConfig(VERSION, ModelConfig("file:///bench", "", "bench", "/bench"), group, transfer, 1.0)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from kvferry_runtime.bench import limits
 from kvferry_runtime.bench.cache import LAYOUT, TOLERANCE
-from kvferry_runtime.bench.chain import Chain, Measured, Rings, running
+from kvferry_runtime.bench.chain import Chain, Measured, running
 from kvferry_runtime.bench.figures import Figure, format_size
+from kvferry_runtime.bench.pods import Rings
 from kvferry_runtime.errors import SettingsError
 
 MAX_BYTES = 4 << 30

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kvferry_contract.config import TransportKind
-from kvferry_runtime.bench.chain import Rings, running
+from kvferry_runtime.bench.chain import running
+from kvferry_runtime.bench.pods import Rings
 
 pytest.importorskip("ucxx")
 

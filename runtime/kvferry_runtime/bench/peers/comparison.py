@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from kvferry_runtime.bench import chain
+from kvferry_runtime.bench import chain, pods
 from kvferry_runtime.bench.figures import Figure
 from kvferry_runtime.bench.peers import environment
 from kvferry_runtime.errors import KvferryError
@@ -50,7 +50,7 @@ def figures(plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
     peers: dict[str, list[float]] = {name: [] for name in _SCRIPTS}
     slots: list[float] = []
     engines: list[float] = []
-    with chain.running("none", True, chain.RINGS) as bare, chain.running("none", False, chain.RINGS) as whole:
+    with chain.running("none", True, pods.RINGS) as bare, chain.running("none", False, pods.RINGS) as whole:
         for ours in (bare, whole):
             ours.prepare(plan.size, paged=False)
         whole.check(plan.size, "none")
