@@ -39,7 +39,7 @@ class Eviction:
             LayoutError: the engine's memory is not as announced, or `out` is too small.
             CodecRefused: the layer's rows are opaque bytes, and the engine gives no scores.
         """
-        shape = _chunk_shape(self._layout, layers, token_start, token_stop)
+        shape = ChunkShape.of(self._layout.shape(layers.start), len(layers), token_stop - token_start)
         rows = chunk_rows(self._memory, self._layout.shape(layers.start), layers, token_start, token_stop)
         masks = [self._mask(layer) for layer in layers]
         kept = KeptTokens(
@@ -85,7 +85,7 @@ class Compaction:
             CorruptPayload: it does not decode, or its tokens cannot lie where it says; nothing was written.
             LayoutError: the engine's memory is not as announced.
         """
-        shape = _chunk_shape(self._layout, layers, token_start, token_stop)
+        shape = ChunkShape.of(self._layout.shape(layers.start), len(layers), token_stop - token_start)
         kept = read_kept(payload, shape)
         places = [(int(before), int(count)) for before, count in zip(kept.before, kept.counts, strict=True)]
         for layer, (before, count) in zip(layers, places, strict=True):
@@ -100,9 +100,3 @@ class Compaction:
     def check(self) -> None:
         """At the end. Raises CorruptPayload: not every layer has exactly its kept tokens."""
         self._placement.check()
-
-
-def _chunk_shape(layout: KvLayout, layers: range, token_start: int, token_stop: int) -> ChunkShape:
-    """Of layers that share one shape."""
-    shape = layout.shape(layers.start)
-    return ChunkShape(len(layers), shape.parts, token_stop - token_start, shape.heads, shape.head_dim, shape.dtype)

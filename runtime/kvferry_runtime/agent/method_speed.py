@@ -13,7 +13,7 @@ from kvferry_runtime.errors import CodecError
 from kvferry_runtime.layout import KvDtype, LayerShape
 
 PROBE_BYTES = 512 * 1024
-"""Of the made-up chunk: all methods together take a few milliseconds."""
+"""Of the made-up chunk: a round takes a fraction of a millisecond, once kernels are loaded."""
 PROBE_ROUNDS = 3
 
 
@@ -23,7 +23,7 @@ def measure(codec: Codec, shape: LayerShape) -> MethodSpeed:
     One that cannot carry them is given a speed with which nobody would choose it.
     """
     tokens = max(1, PROBE_BYTES // shape.bytes_per_token)
-    chunk = ChunkShape(1, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
+    chunk = ChunkShape.of(shape, 1, tokens)
     rows = _made_up(chunk)
     try:
         payload = np.empty(max(chunk.raw_bytes, codec.max_wire_bytes(chunk)), np.uint8)

@@ -64,7 +64,7 @@ class SlotCodec:
         layers = range(chunk.layer, chunk.layer + chunk.layer_count)
         rows = chunk_rows(memory, shape, layers, chunk.token_start, chunk.token_stop)
         payload = np.frombuffer(ring.slot_payload(slot), np.uint8)
-        extent = chunk_shape(shape, chunk.layer_count, chunk.token_stop - chunk.token_start)
+        extent = ChunkShape.of(shape, chunk.layer_count, chunk.token_stop - chunk.token_start)
         codec = self.exact if chunk.exact else self.codecs[method] if method else self.method
         if not self.checks.allows(codec.name, layers):
             codec = self.exact
@@ -101,7 +101,7 @@ class SlotCodec:
             raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
         layers = range(header.layer, header.layer + header.layer_count)
         rows = chunk_rows(memory, shape, layers, header.token_start, header.token_stop)
-        codec.decode(payload, chunk_shape(shape, len(layers), header.token_stop - header.token_start), rows)
+        codec.decode(payload, ChunkShape.of(shape, len(layers), header.token_stop - header.token_start), rows)
 
     def _encode(self, rows: Rows, shape: ChunkShape, method: Codec, payload: Payload) -> tuple[Codec, int]:
         """Use the method where it can be used and makes the chunk smaller, else the exact codec."""
@@ -113,11 +113,6 @@ class SlotCodec:
             if wire_bytes < shape.raw_bytes:
                 return method, wire_bytes
         return self.exact, self.exact.encode(rows, shape, payload)
-
-
-def chunk_shape(shape: LayerShape, layers: int, tokens: int) -> ChunkShape:
-    """What a chunk of so many layers of this kind and so many tokens holds."""
-    return ChunkShape(layers, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
 
 
 def slot_header(ring: RingMemory, slot: int) -> DataHeader:

@@ -58,6 +58,11 @@ class ChunkShape:
     head_dim: int
     dtype: KvDtype
 
+    @classmethod
+    def of(cls, shape: LayerShape, layers: int, tokens: int) -> ChunkShape:
+        """Of so many tokens of so many layers of this kind."""
+        return cls(layers, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
+
     @property
     def rows(self) -> int:
         return self.layers * self.parts * self.tokens * self.heads

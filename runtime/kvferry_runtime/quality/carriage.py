@@ -72,9 +72,7 @@ class Dense(Carriage):
             shape = layout.shape(layer)
             for chunk in _chunks(layout, layer, tokens, CHUNK_BYTES, self._codec.lossy, self._exact):
                 span = (shape, range(layer, layer + 1), chunk.token_start, chunk.token_stop)
-                chunk_shape = ChunkShape(
-                    1, shape.parts, chunk.token_stop - chunk.token_start, shape.heads, shape.head_dim, shape.dtype
-                )
+                chunk_shape = ChunkShape.of(shape, 1, chunk.token_stop - chunk.token_start)
                 codec, payload = self._encoded(chunk_rows(source, *span), chunk_shape, chunk.exact)
                 codec.decode(payload, chunk_shape, chunk_rows(target, *span))
                 raw_bytes += chunk_shape.raw_bytes

@@ -15,7 +15,7 @@ from kvferry_runtime.agent.base import KvMemory
 from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.gather import chunk_rows
 from kvferry_runtime.agent.paged import PagedCache, PagedKv
-from kvferry_runtime.agent.slot_codec import chunk_shape
+from kvferry_runtime.codec.base import ChunkShape
 from kvferry_runtime.codec.none.format import NoneCodec
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
@@ -29,7 +29,7 @@ def chunk_bytes(memory: KvMemory, layout: KvLayout, start: int, stop: int) -> by
     shape = layout.shapes[0]
     rows = chunk_rows(memory, shape, layout.layers, start, stop)
     out = np.zeros(len(layout.shapes) * (stop - start) * shape.bytes_per_token, np.uint8)
-    extent = chunk_shape(shape, len(layout.shapes), stop - start)
+    extent = ChunkShape.of(shape, len(layout.shapes), stop - start)
     assert NoneCodec().encode(rows, extent, out) == out.size
     return out.tobytes()
 

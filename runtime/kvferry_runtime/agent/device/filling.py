@@ -37,9 +37,8 @@ class Parcel:
 
     @property
     def extent(self) -> ChunkShape:
-        chunk, shape = self.chunk, self.shape
-        tokens = chunk.token_stop - chunk.token_start
-        return ChunkShape(chunk.layer_count, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
+        chunk = self.chunk
+        return ChunkShape.of(self.shape, chunk.layer_count, chunk.token_stop - chunk.token_start)
 
 
 Passes = Callable[[npt.NDArray[np.generic], npt.NDArray[np.uint8]], bool]

@@ -33,7 +33,7 @@ def measure(device: Device, codec: DeviceCodec, shape: LayerShape, block_tokens:
     speed with which nobody would choose it.
     """
     tokens = max(1, PROBE_BYTES // shape.bytes_per_token // block_tokens) * block_tokens
-    chunk = ChunkShape(1, shape.parts, tokens, shape.heads, shape.head_dim, shape.dtype)
+    chunk = ChunkShape.of(shape, 1, tokens)
     stream = device.stream()
     room = codec.max_wire_bytes(chunk)
     host, status = device.pinned(1, room, torch.uint8)[0], device.pinned(1, STATUS_WORDS, torch.int32)[0]
@@ -56,7 +56,7 @@ def warm_up(device: Device, codec: DeviceCodec, shape: LayerShape, block_tokens:
     Raises:
         What compiling or running them raised.
     """
-    chunk = ChunkShape(1, shape.parts, WARM_BLOCKS * block_tokens, shape.heads, shape.head_dim, shape.dtype)
+    chunk = ChunkShape.of(shape, 1, WARM_BLOCKS * block_tokens)
     stream, room = device.stream(), codec.max_wire_bytes(chunk)
     host, status = device.pinned(1, room, torch.uint8)[0], device.pinned(1, STATUS_WORDS, torch.int32)[0]
     probe = _Probe(device, codec, chunk, block_tokens)
