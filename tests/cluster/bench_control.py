@@ -4,7 +4,7 @@
     python tests/cluster/bench_control.py --objects 500 --burst kubectl
 
 Times are read from the API server's audit log: from the answer to an object's creation to the answer that made the
-last of its children; of a burst from the answer to its last creation.
+last of its children; of a burst from the answer to its last creation, and as `own_delay` from each object's own.
 Renewals of the operator's Lease, one each two seconds, are not counted as requests.
 """
 
@@ -148,10 +148,13 @@ async def burst(plane: planes.ControlPlane, operator: Operator, objects: int, wa
     created, last = births(plane.audit(mark), operator.user, models)
     first_apply, last_apply = min(created.values()), max(created.values())
     cuts = quantiles([max(0.0, moment - last_apply) for moment in last.values()], n=100)
+    own = quantiles((last[model] - created[model] for model in models), n=100)
     return [
         Figure("control.burst_applied_in_s", last_apply - first_apply, "s", objects),
         Figure("control.burst_children_after_p50_s", cuts[49], "s", objects),
         Figure("control.burst_children_after_p99_s", cuts[98], "s", objects),
+        Figure("control.burst_own_delay_p50_s", own[49], "s", objects),
+        Figure("control.burst_own_delay_p99_s", own[98], "s", objects),
         Figure("control.burst_models_per_s", objects / (max(last.values()) - first_apply), "1/s", objects),
         Figure("control.burst_requests_a_model", len(operator.requests(mark)) / objects, "requests", objects),
     ]
