@@ -7,9 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MAX_PARTS = 64
-MAX_TEXT = 1024
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:

@@ -52,7 +52,7 @@ class LayerShape:
 
     @property
     def bytes_per_token(self) -> int:
-        return self.parts * self.heads * self.head_dim * self.dtype.itemsize
+        return self.rows_per_token * self.head_dim * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

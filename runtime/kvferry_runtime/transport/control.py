@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from kvferry_runtime.errors import ConnectFailed, ConnectionLost, FrameError, TransportUnavailable
 from kvferry_runtime.transport.base import Listener
-from kvferry_runtime.wire.frames import HEADER_BYTES, encode_frame, payload_length
+from kvferry_runtime.wire.frames import FrameBuffer, encode_frame
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ class ControlChannel(asyncio.Protocol):
         self._on_made = on_made
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
-        self._received = bytearray()
-        self._length: int | None = None
+        self._received = FrameBuffer()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ConnectionLost | FrameError | None = None
         self._closing = False
@@ -127,9 +126,9 @@ class ControlChannel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing or isinstance(self._failure, FrameError):
             return
-        self._received += data
+        self._received.feed(data)
         self._wake()
-        if self._transport is not None and len(self._received) > max(MAX_READ_AHEAD_BYTES, self._length or 0):
+        if self._transport is not None and self._received.buffered > max(MAX_READ_AHEAD_BYTES, self._received.awaited):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -148,21 +147,11 @@ class ControlChannel(asyncio.Protocol):
 
     def _take(self, limit: int) -> bytes | None:
         """One payload out of what was received, if it is all there."""
-        received = self._received
         try:
-            if self._length is None and len(received) >= HEADER_BYTES:
-                self._length = payload_length(bytes(received[:HEADER_BYTES]), limit)
-                del received[:HEADER_BYTES]
+            return self._received.take(limit)
         except FrameError as error:
             self._failure = error
-            received.clear()
             raise
-        if self._length is None or len(received) < self._length:
-            return None
-        payload = bytes(received[: self._length])
-        del received[: self._length]
-        self._length = None
-        return payload
 
     def _lose(self, error: ConnectionLost) -> None:
         if self._failure is None:

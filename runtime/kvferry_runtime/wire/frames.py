@@ -50,51 +50,55 @@ def payload_length(header: bytes | bytearray | memoryview, limit: int) -> int:
     return int(length)
 
 
-class FrameDecoder:
-    """Takes a byte stream apart. After a `FrameError` it takes nothing more: the stream has lost its place.
+class FrameBuffer:
+    """A byte stream that is taken apart payload by payload, each when it is asked for.
 
-    It keeps less than one frame of at most `limit` bytes (settable at any time, for the next header).
+    After a `FrameError` it takes nothing more and keeps nothing: the stream has lost its place.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._buffer = bytearray()
+    def __init__(self) -> None:
+        self._bytes = bytearray()
         self._length: int | None = None
-        self._broken = False
+        self._broken: FrameError | None = None
 
     @property
     def buffered(self) -> int:
         """Bytes kept now."""
-        return len(self._buffer)
+        return len(self._bytes)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
-        """The payloads completed by `data`, in order.
+    @property
+    def awaited(self) -> int:
+        """Bytes of the payload whose header was read and which is not all there yet; else 0."""
+        return self._length or 0
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """What arrived next."""
+        if self._broken is None:
+            self._bytes += data
+
+    def take(self, limit: int) -> bytes | None:
+        """The next payload, None if it is not all there yet.
 
         Raises:
-            FrameError: no frame of ours, or larger than the limit.
+            FrameError: no frame of ours, or larger than `limit` bytes, now or before.
         """
-        if self._broken:
-            raise FrameError("the stream is broken since an earlier frame")
-        self._buffer += data
-        payloads: list[bytes] = []
+        if self._broken is not None:
+            raise self._broken
         try:
-            while (payload := self._next()) is not None:
-                payloads.append(payload)
-        except FrameError:
-            self._broken = True
-            self._buffer = bytearray()
+            if self._length is None and len(self._bytes) >= HEADER_BYTES:
+                self._length = payload_length(self._bytes[:HEADER_BYTES], limit)
+                del self._bytes[:HEADER_BYTES]
+        except FrameError as error:
+            self._broken = error
+            self._bytes.clear()
             raise
-        return payloads
-
-    def _next(self) -> bytes | None:
-        if self._length is None:
-            if len(self._buffer) < HEADER_BYTES:
-                return None
-            self._length = payload_length(self._buffer[:HEADER_BYTES], self.limit)
-            del self._buffer[:HEADER_BYTES]
-        if len(self._buffer) < self._length:
+        if self._length is None or len(self._bytes) < self._length:
             return None
-        payload = bytes(self._buffer[: self._length])
-        del self._buffer[: self._length]
+        payload = bytes(self._bytes[: self._length])
+        del self._bytes[: self._length]
         self._length = None
         return payload
+
+    def clear(self) -> None:
+        """Drop what nobody will ask for any more."""
+        self._bytes.clear()

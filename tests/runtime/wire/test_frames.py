@@ -10,19 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvferry_runtime.errors import FrameError
-from kvferry_runtime.wire.frames import HEADER_BYTES, MAX_CONTROL_BYTES, FrameDecoder, encode_frame
+from kvferry_runtime.wire.frames import HEADER_BYTES, MAX_CONTROL_BYTES, FrameBuffer, encode_frame
+
+
+def payloads_of(buffer: FrameBuffer, data: bytes, limit: int = 1024) -> list[bytes]:
+    """All that `data` completes."""
+    buffer.feed(data)
+    return list(iter(lambda: buffer.take(limit), None))
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.data())
 def test_any_cut_of_the_stream_gives_the_same_payloads(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(encode_frame, payloads))
-    decoder, found, start = FrameDecoder(1024), [], 0
+    buffer, found, start = FrameBuffer(), [], 0
     while start < len(stream):
         stop = data.draw(st.integers(start + 1, len(stream)))
-        found += decoder.feed(stream[start:stop])
+        found += payloads_of(buffer, stream[start:stop])
         start = stop
     assert found == payloads
-    assert decoder.buffered == 0
+    assert buffer.buffered == buffer.awaited == 0
 
 
 @pytest.mark.parametrize(
@@ -37,29 +43,33 @@ def test_any_cut_of_the_stream_gives_the_same_payloads(payloads: list[bytes], da
     ],
 )
 def test_what_is_no_frame_is_refused_at_its_header(data: bytes) -> None:
-    decoder = FrameDecoder(1024)
+    buffer = FrameBuffer()
     with pytest.raises(FrameError):
-        decoder.feed(data.ljust(HEADER_BYTES, b"\0"))
-    assert decoder.buffered == 0
+        payloads_of(buffer, data.ljust(HEADER_BYTES, b"\0"))
+    assert buffer.buffered == 0
     with pytest.raises(FrameError):
-        decoder.feed(encode_frame(b"good"))
+        payloads_of(buffer, encode_frame(b"good"))
+    assert buffer.buffered == 0
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_wait_for_a_header_or_fail(data: bytes) -> None:
-    decoder = FrameDecoder(64)
+    buffer = FrameBuffer()
     try:
-        assert decoder.feed(data) == []
+        assert payloads_of(buffer, data, limit=64) == []
     except FrameError:
-        assert decoder.buffered == 0
-    assert decoder.buffered < HEADER_BYTES
+        assert buffer.buffered == 0
+    assert buffer.buffered < HEADER_BYTES
 
 
-def test_the_limit_can_be_raised_later() -> None:
-    decoder = FrameDecoder(4)
-    assert decoder.feed(encode_frame(b"four")) == [b"four"]
-    decoder.limit = 5
-    assert decoder.feed(encode_frame(b"five!")) == [b"five!"]
+def test_each_payload_has_the_limit_of_its_asker() -> None:
+    buffer = FrameBuffer()
+    buffer.feed(encode_frame(b"four") + encode_frame(b"five!"))
+    assert buffer.take(4) == b"four"
+    assert buffer.take(5) == b"five!"
+    buffer.feed(encode_frame(b"five!"))
+    with pytest.raises(FrameError, match="5 bytes; at most 4"):
+        buffer.take(4)
 
 
 def test_too_large_a_payload_is_not_sent() -> None:
