@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, get_args, get_origin, get_type_hints
 
-VERSION = 1
+from kvferry_contract.split import Split
+
+VERSION = 2
 
 
 class ConfigError(ValueError):
@@ -88,14 +90,18 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Which part of the model this pod is. `name` and `revision` are the object's; stage counts from 0."""
+    """Which part of the model this pod is. `name` and `revision` are the object's; stage counts from 0.
+
+    split: of this pod's role. peer_split: of the role with which it exchanges KV; one stage where there is none.
+    """
 
     namespace: str
     name: str
     revision: str
     role: Role
     stage: int
-    stages: int
+    split: Split
+    peer_split: Split
     tensor: int
 
 

@@ -11,3 +11,6 @@ SIDECAR_PEER = 7400
 
 SIDECAR_HTTP = 7401
 """HTTP of the sidecar: health, readiness, metrics, transfer records."""
+
+STAGE = 7402
+"""TCP of the engine: the stage before it, where the model is split into pipeline stages."""

@@ -7,6 +7,7 @@ the engines may differ freely.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class TransferParams:
 
     transfer_id: 32 lower-case hexadecimal digits, never reused.
     role: "prefill" (compute, offer the KV, answer with the first token) or "decode" (fetch, then go on).
-    peers: decode only: `host:port` of the sidecar of each prefill stage.
+    peers: decode only: `host:port` of the sidecar of each prefill stage, by stage.
     deadline_ms: time from receipt after which the transfer has failed.
     """
 
@@ -75,6 +76,17 @@ class TransferParams:
         if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int) or not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise TransferParamsError(f"{FIELD}.deadline_ms: {deadline_ms!r} is not within 1 to {MAX_DEADLINE_MS}")
         return cls(transfer_id=transfer_id, role=str(role), peers=tuple(peers), deadline_ms=deadline_ms)
+
+
+def stage_transfer(transfer_id: str, decode_stage: int, decode_stages: int) -> str:
+    """Id under which one stage of decode loads its layers of a transfer; of one stage it is the transfer's own.
+
+    Each stage of decode loads by itself, from every stage of prefill that holds layers of it, and ids are never shared.
+    Prefill derives the same ids to offer each stage of decode what it holds for it.
+    """
+    if decode_stages == 1:
+        return transfer_id
+    return hashlib.blake2b(f"{transfer_id}/{decode_stage}/{decode_stages}".encode(), digest_size=16).hexdigest()
 
 
 def _is_peer(text: object) -> bool:

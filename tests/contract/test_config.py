@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvferry_contract.config import (
+    VERSION,
     ConfigError,
     FailurePolicy,
     GroupConfig,
@@ -21,11 +22,13 @@ from kvferry_contract.config import (
     TransferConfig,
     TransportKind,
 )
+from kvferry_contract.split import Split
 
 CONFIG = RuntimeConfig(
-    version=1,
+    version=VERSION,
     model=ModelConfig(uri="file:///models/m", revision="", served_name="m", directory="/models"),
-    group=GroupConfig(namespace="ns", name="m", revision="ab12", role=Role.DECODE, stage=0, stages=1, tensor=1),
+    group=GroupConfig(namespace="ns", name="m", revision="ab12", role=Role.DECODE, stage=0,
+                      split=Split(1), peer_split=Split(2, (3, 4)), tensor=1),
     transfer=TransferConfig(
         transport=TransportKind.AUTO, on_fallback=OnFallback.WARN, method=Method.FP8,
         auto_methods=(Method.NONE, Method.LOSSLESS), keep_exact_first=16,
@@ -77,7 +80,7 @@ def edited(path: str, value: Any) -> str:
     [
         ("not json", "not JSON"),
         ("[]", "$: expected an object"),
-        (edited("version", 2), "version 2"),
+        (edited("version", 99), "version 99"),
         (edited("transfer.method", "zip"), "$.transfer.method: 'zip'"),
         (edited("transfer.chunk_bytes", "1Mi"), "$.transfer.chunk_bytes: expected int"),
         (edited("transfer.auto_methods", "none"), "$.transfer.auto_methods: expected a list"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from kvferry_contract import paths
 from kvferry_contract.config import VERSION, GroupConfig, Method, ModelConfig, RuntimeConfig, TransferConfig
+from kvferry_contract.split import Split
 from kvferry_operator.api import defaults, names
 from kvferry_operator.api.rules import LOSSY
-from kvferry_operator.api.types import Compression
-from kvferry_operator.desired.stage import Manifest, Stage, metadata
+from kvferry_operator.api.types import Compression, RoleSpec
+from kvferry_operator.desired.stage import Manifest, Stage, metadata, roles
 
 
 def runtime_config(stage: Stage) -> RuntimeConfig:
@@ -27,7 +28,8 @@ def runtime_config(stage: Stage) -> RuntimeConfig:
             revision=stage.revision,
             role=stage.runs_as,
             stage=stage.index,
-            stages=stage.spec.parallelism.pipeline,
+            split=_split(stage.spec),
+            peer_split=_split(_peer(stage)),
             tensor=stage.spec.parallelism.tensor,
         ),
         transfer=TransferConfig(
@@ -49,6 +51,15 @@ def runtime_config(stage: Stage) -> RuntimeConfig:
         ),
         drain_seconds=float(stage.spec.drain.timeout_seconds),
     )
+
+
+def _split(role: RoleSpec) -> Split:
+    return Split(role.parallelism.pipeline)
+
+
+def _peer(stage: Stage) -> RoleSpec:
+    """The role with which this one exchanges KV; itself where there is no other."""
+    return next((spec for role, spec in roles(stage.model) if role is not stage.role), stage.spec)
 
 
 def auto_methods(compression: Compression) -> tuple[Method, ...]:

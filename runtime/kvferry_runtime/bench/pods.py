@@ -25,6 +25,7 @@ from kvferry_contract.config import (
     TransferConfig,
     TransportKind,
 )
+from kvferry_contract.split import Split
 
 AUTO_METHODS = (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8)
 """Among which `auto` may choose here."""
@@ -91,7 +92,7 @@ def runtime_config(
         failure_policy=FailurePolicy.FAIL,
         timeout_seconds=timeout_seconds,
     )
-    group = GroupConfig("bench", "bench", "bench", role, 0, 1, 1)
+    group = GroupConfig("bench", "bench", "bench", role, 0, Split(1), Split(1), 1)
     return RuntimeConfig(VERSION, ModelConfig("file:///bench", "", "bench", "/bench"), group, transfer, 1.0)
 
 
