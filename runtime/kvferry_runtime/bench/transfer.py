@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import median
 
-from kvferry_runtime.bench import limits
+from kvferry_runtime.bench import bare_chain, limits
+from kvferry_runtime.bench.bare_chain import BareChain
 from kvferry_runtime.bench.cache import LAYOUT, TOLERANCE
 from kvferry_runtime.bench.chain import Chain, Measured, running
 from kvferry_runtime.bench.figures import Figure, format_size
@@ -15,6 +17,9 @@ from kvferry_runtime.errors import SettingsError
 
 MAX_BYTES = 4 << 30
 FRAGMENTED_BYTES = 64 << 20
+BARE_BYTES = 1 << 30
+ROUNDS = 3
+"""Of what is compared with each other; odd, so that a median is one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +67,104 @@ def figures(plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
     yield Figure("transfer.limit.raw_tcp", limit.raw_tcp, "GB/s", limit.memcpy, limit.raw_tcp / limit.memcpy, 1)
     yield Figure("transfer.limit.plain_sockets", limit.sockets, "GB/s", limit.memcpy, limit.sockets / limit.memcpy, 1)
     yield Figure("transfer.limit.cpu_bound", limit.chain_bound, "GB/s", cores, limit.chain_bound / cores, 1)
+    yield from _slot_to_slot(plan, limit.raw_tcp, progress)
+    with _chain(plan, "none", stamps=False) as none:
+        yield from _engine_to_engine(none, plan, limit, progress)
+        yield from _fragmented(none, plan, progress)
+        for method in plan.methods:
+            if method != "none":
+                yield from _gain(none, method, plan, progress)
+
+
+def _slot_to_slot(plan: Plan, raw_tcp: float, progress: Callable[[str], None]) -> Iterator[Figure]:
     largest = plan.sizes[-1]
+    progress(f"slot to slot, {format_size(largest)}")
     with _chain(plan, "none", stamps=True) as chain:
-        progress(f"slot to slot, {format_size(largest)}")
         chain.prepare(largest, paged=False)
         slots = _measure(chain, plan, largest)
-        yield _against("transfer.against_raw_tcp", slots.goodput, "GB/s", limit.raw_tcp, slots)
-    best: dict[str, Measured] = {}
-    with _chain(plan, "none", stamps=False) as chain:
+    yield _against("transfer.against_raw_tcp", slots.goodput, "GB/s", raw_tcp, slots)
+
+
+def _engine_to_engine(
+    chain: Chain, plan: Plan, limit: limits.Limits, progress: Callable[[str], None]
+) -> Iterator[Figure]:
+    largest = plan.sizes[-1]
+    chain.prepare(largest, paged=False)
+    for size in plan.sizes[:-1]:
+        progress(f"none, {format_size(size)}")
+        chain.check(size, "none")
+        yield _sized(_measure(chain, plan, size), limit)
+    progress(f"none, {format_size(largest)}, in turn with processes that only copy, digest and send")
+    chain.check(largest, "none")
+    ours: list[Measured] = []
+    bare: list[BareChain] = []
+    for _ in range(ROUNDS):
+        bare.append(_bare(plan, largest))
+        ours.append(_measure(chain, plan, largest))
+    none = sorted(ours, key=lambda one: one.goodput)[ROUNDS // 2]
+    unsafe = sorted(bare, key=lambda one: one.goodput)[ROUNDS // 2]
+    yield _sized(none, limit)
+    yield _against("transfer.engine_to_engine", none.goodput, "GB/s", limit.chain_bound, none)
+    yield _against("transfer.cpu_s_per_gb", none.cpu_s_per_gb, "s/GB", limit.chain_cost, none)
+    # of the cores' time, while the chain runs: what is left of it is spent waiting for each other
+    yield _against("transfer.cores_busy", none.goodput * none.cpu_s_per_gb, "cores", float(limit.cores), none)
+    yield _against("transfer.limit.bare_chain", unsafe.goodput, "GB/s", limit.chain_bound, none)
+    yield _against("transfer.limit.bare_chain_cpu_s_per_gb", unsafe.cpu_s_per_gb, "s/GB", limit.chain_cost, none)
+    yield _against("transfer.against_bare_chain", none.goodput, "GB/s", unsafe.goodput, none)
+
+
+def _fragmented(chain: Chain, plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
+    size = min(plan.sizes[-1], FRAGMENTED_BYTES)
+    progress(f"none in shuffled blocks, {format_size(size)}")
+    whole: list[Measured] = []
+    blocks: list[Measured] = []
+    for _ in range(ROUNDS):
+        chain.prepare(size, paged=False)
+        whole.append(_measure(chain, plan, size))
+        chain.prepare(size, paged=True)
+        chain.check(size, "none")
+        blocks.append(_measure(chain, plan, size))
+    yield _in_turn("transfer.fragmented", "GB/s", [one.goodput for one in blocks], [one.goodput for one in whole])
+
+
+def _gain(none: Chain, method: str, plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
+    """Against `none` in turn: on a machine that others use too, two runs one after the other say little."""
+    largest = plan.sizes[-1]
+    progress(f"{method}, {format_size(largest)}, in turn with none")
+    none.prepare(largest, paged=False)
+    exact: list[Measured] = []
+    coded: list[Measured] = []
+    with _chain(plan, method, stamps=False) as chain:
         chain.prepare(largest, paged=False)
-        for size in plan.sizes:
-            progress(f"none, {format_size(size)}")
-            chain.check(size, "none")
-            best["none"] = _measure(chain, plan, size)
-            yield _against(f"transfer.{format_size(size)}", best["none"].goodput, "GB/s", limit.raw_tcp, best["none"])
-        none = best["none"]
-        yield _against("transfer.engine_to_engine", none.goodput, "GB/s", limit.chain_bound, none)
-        yield _against("transfer.cpu_s_per_gb", none.cpu_s_per_gb, "s/GB", limit.chain_cost, none)
-        fragmented = min(largest, FRAGMENTED_BYTES)
-        progress(f"none in shuffled blocks, {format_size(fragmented)}")
-        whole = _measure(chain, plan, fragmented)
-        chain.prepare(fragmented, paged=True)
-        chain.check(fragmented, "none")
-        blocks = _measure(chain, plan, fragmented)
-        yield _against("transfer.fragmented", blocks.goodput, "GB/s", whole.goodput, blocks)
-    for method in plan.methods:
-        if method == "none":
-            continue
-        progress(f"{method}, {format_size(largest)}")
-        with _chain(plan, method, stamps=False) as chain:
-            chain.prepare(largest, paged=False)
-            chain.check(largest, method)
-            measured = _measure(chain, plan, largest)
-        yield _against(f"transfer.{method}_gain", measured.goodput, "GB/s", none.goodput, measured)
-        yield _against(f"transfer.{method}_cpu_s_per_gb", measured.cpu_s_per_gb, "s/GB", none.cpu_s_per_gb, measured)
+        chain.check(largest, method)
+        for _ in range(ROUNDS):
+            exact.append(_measure(none, plan, largest))
+            coded.append(_measure(chain, plan, largest))
+    yield _in_turn(f"transfer.{method}_gain", "GB/s", [one.goodput for one in coded], [one.goodput for one in exact])
+    yield _in_turn(
+        f"transfer.{method}_cpu_s_per_gb",
+        "s/GB",
+        [one.cpu_s_per_gb for one in coded],
+        [one.cpu_s_per_gb for one in exact],
+    )
+
+
+def _bare(plan: Plan, size: int) -> BareChain:
+    """As many slots as a session has: posted are twice the chunks in flight."""
+    chunk = min(plan.rings.chunk_bytes, size)
+    memory = size // chunk * chunk
+    return bare_chain.measure(chunk, 2 * plan.rings.inflight_chunks, memory, max(1, BARE_BYTES // memory))
+
+
+def _sized(measured: Measured, limit: limits.Limits) -> Figure:
+    size = format_size(measured.raw_bytes)
+    return _against(f"transfer.{size}", measured.goodput, "GB/s", limit.raw_tcp, measured)
+
+
+def _in_turn(name: str, unit: str, ours: Sequence[float], others: Sequence[float]) -> Figure:
+    """Medians, and the median of the ratios of one round each."""
+    ratios = [one / other for one, other in zip(ours, others, strict=True)]
+    return Figure(name, median(ours), unit, median(others), median(ratios), len(ours))
 
 
 def _chain(plan: Plan, method: str, stamps: bool) -> AbstractContextManager[Chain]:
