@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from triton.compiler import ASTSource
 from kvferry_runtime.codec.base import ChunkShape
 from kvferry_runtime.codec.device.base import STATUS_WORDS, DeviceCodec, DeviceRows
 from kvferry_runtime.codec.device.registry import device_codecs
+from kvferry_runtime.codec.device.sparse import choose, pack
+from kvferry_runtime.codec.sparse.payload import longest_payload
 from kvferry_runtime.layout import KvDtype
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -31,13 +34,21 @@ _WIDTHS = re.compile(r"ld\.global\S*?(?:\.v(\d))?\.[bufs](\d+)")
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
-def launches(codec: DeviceCodec, shape: ChunkShape) -> Iterator[Launch]:
-    """What the codec would launch for one chunk and its payload: kernel, arguments, constants."""
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """What would be launched meanwhile: kernel, arguments, constants."""
     found: list[Launch] = []
     run = triton.runtime.jit.JITFunction.run
     triton.runtime.jit.JITFunction.run = lambda self, *args, **rest: found.append((self, args, rest))
+    try:
+        yield found
+    finally:
+        triton.runtime.jit.JITFunction.run = run
+
+
+def rows_of(shape: ChunkShape) -> DeviceRows:
     row = shape.heads * shape.head_dim
-    rows = DeviceRows(
+    return DeviceRows(
         planes=torch.zeros(shape.layers * shape.parts, dtype=torch.int64),
         blocks=torch.zeros(TOKENS, dtype=torch.int32),
         block_tokens=16,
@@ -47,14 +58,27 @@ def launches(codec: DeviceCodec, shape: ChunkShape) -> Iterator[Launch]:
         head_stride=shape.head_dim,
         aligned=shape.head_dim * shape.dtype.itemsize % 16 == 0,
     )
+
+
+def launches(codec: DeviceCodec, shape: ChunkShape) -> list[Launch]:
+    """Of one chunk and its payload."""
+    rows = rows_of(shape)
     payload = torch.zeros(codec.max_wire_bytes(shape), dtype=torch.uint8)
     status = torch.zeros(STATUS_WORDS, dtype=torch.int32)
-    try:
+    with recorded() as found:
         codec.encode(rows, shape, payload, status)
         codec.decode(payload[: _length(codec, shape)], shape, rows, status)
-    finally:
-        triton.runtime.jit.JITFunction.run = run
-    yield from found
+    return found
+
+
+def sparse_launches(shape: ChunkShape) -> list[Launch]:
+    """Of one chunk that is half kept; what is kept is put in place as `none` is."""
+    payload = torch.zeros(longest_payload(shape), dtype=torch.uint8)
+    status = torch.zeros(STATUS_WORDS, dtype=torch.int32)
+    choices = [choose(torch.zeros(shape.tokens), shape.tokens // 2, 0, 0) for _ in range(shape.layers)]
+    with recorded() as found:
+        pack(rows_of(shape), shape, choices, 0, payload, status)
+    return found
 
 
 def _length(codec: DeviceCodec, shape: ChunkShape) -> int:
@@ -93,9 +117,17 @@ def main() -> None:
         for dtype in DTYPES:
             for head_dim in HEAD_DIMS:
                 shape = ChunkShape(2, 2, TOKENS, HEADS, head_dim, dtype)
-                for launch in launches(codec, shape):
-                    result = compiled(launch)
-                    print(json.dumps({"codec": codec.name, "dtype": dtype.value, "head_dim": head_dim} | result))
+                tell(codec.name, shape, launches(codec, shape))
+    for dtype in DTYPES:
+        for head_dim in HEAD_DIMS:
+            shape = ChunkShape(2, 2, TOKENS, HEADS, head_dim, dtype)
+            tell("sparse", shape, sparse_launches(shape))
+
+
+def tell(codec: str, shape: ChunkShape, found: list[Launch]) -> None:
+    for launch in found:
+        result = compiled(launch)
+        print(json.dumps({"codec": codec, "dtype": shape.dtype.value, "head_dim": shape.head_dim} | result))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ Rows = Sequence[npt.NDArray[np.generic]]
 They lie in the order of `ChunkShape`: layer, part, token, head.
 
 The element type is the unsigned integer of the dtype's width (bf16, fp16 -> uint16, fp32 -> uint32, uint8 -> uint8),
-so that no value is ever reinterpreted by numpy. Paged caches give one array per block and part.
+so that no value is ever reinterpreted by numpy. Paged caches give one array per block and part, as `PagedRows` do.
 """
 
 Payload = npt.NDArray[np.uint8]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from kvferry_runtime.codec.base import ChunkShape, Payload, Rows
+from kvferry_runtime.codec.paged_rows import PagedRows
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype
 
@@ -21,6 +24,19 @@ def element_dtype(dtype: KvDtype) -> np.dtype[np.unsignedinteger]:
     return _ELEMENTS[dtype]
 
 
+def row_count(rows: Rows) -> int:
+    """Rows of all arrays."""
+    return rows.total if isinstance(rows, PagedRows) else sum(map(len, rows))
+
+
+def joined_rows(pieces: Sequence[Rows]) -> Rows:
+    """The arrays of all pieces, one behind the other; paged rows stay paged."""
+    paged = [piece for piece in pieces if isinstance(piece, PagedRows)]
+    if paged and len(paged) == len(pieces):
+        return PagedRows.joined(paged)
+    return [array for piece in pieces for array in piece]
+
+
 def check_rows(rows: Rows, shape: ChunkShape) -> None:
     """Check that the arrays hold exactly the rows of `shape`.
 
@@ -29,6 +45,9 @@ def check_rows(rows: Rows, shape: ChunkShape) -> None:
             element type and of `head_dim` values a row. A strided view would otherwise be read as its neighbours.
     """
     element, head_dim = _ELEMENTS[shape.dtype], shape.head_dim
+    if isinstance(rows, PagedRows) and rows.has(element, head_dim):
+        _check_total(rows.total, shape)
+        return
     total = 0
     for number, array in enumerate(rows):
         flags = array.flags
@@ -42,12 +61,18 @@ def check_rows(rows: Rows, shape: ChunkShape) -> None:
                 f"rows array {number} {array.shape} has strides {array.strides}: rows must be C-contiguous and aligned"
             )
         total += array.shape[0]
-    if total != shape.rows or not total or not head_dim:
-        raise LayoutError(f"the arrays hold {total} rows, {shape} has {shape.rows} of {head_dim} values")
+    _check_total(total, shape)
+
+
+def _check_total(total: int, shape: ChunkShape) -> None:
+    if total != shape.rows or not total or not shape.head_dim:
+        raise LayoutError(f"the arrays hold {total} rows, {shape} has {shape.rows} of {shape.head_dim} values")
 
 
 def check_writeable(rows: Rows) -> None:
     """Raises LayoutError if a sink of `decode` is read-only."""
+    if isinstance(rows, PagedRows) and rows.writeable:
+        return
     for number, array in enumerate(rows):
         if not array.flags.writeable:
             raise LayoutError(f"rows array {number} {array.shape} is read-only: decode cannot write into it")

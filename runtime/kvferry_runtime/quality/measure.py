@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kvferry_runtime.agent.base import KvMemory
-from kvferry_runtime.engine.reference.kv import ObservedKv, RequestKv, blocks_for
+from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
 from kvferry_runtime.engine.reference.model import Model
 from kvferry_runtime.engine.reference.runner import Runner
 from kvferry_runtime.quality import prediction
@@ -74,14 +74,14 @@ class Measurement:
         for drift, text in zip(self.drifts.values(), texts, strict=True):
             drift.answered(reference, text)
 
-    def _prefilled(self, context: Sequence[int]) -> tuple[RequestKv, ObservedKv]:
+    def _prefilled(self, context: Sequence[int]) -> tuple[RequestKv, KvMemory]:
         kv = self._cache(self._context)
         mass, position = kv.attention_mass(len(context)), 0
         while position < len(context):
             position, _ = self._runner.prefill(kv, context, position, _ignore, mass)
         return kv, kv.in_host_memory().share_observed(mass)
 
-    def _carried(self, name: str, method: Method, source: ObservedKv) -> tuple[RequestKv, int]:
+    def _carried(self, name: str, method: Method, source: KvMemory) -> tuple[RequestKv, int]:
         kv = self._cache(method.carriage.kept(self._context))
         host = kv.in_host_memory()
         memory = source if method.scored else KeysOnly(source)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvferry_runtime.engine.reference import model as models
-from kvferry_runtime.engine.reference import runner
+from kvferry_runtime.engine.reference import runner, source
 from kvferry_runtime.engine.reference.settings import ROWS
 from kvferry_runtime.engine.reference.text import Tokenizer
 from kvferry_runtime.errors import SettingsError
@@ -48,9 +48,10 @@ def run(plan: Plan, say: Callable[[str], None]) -> Outcome:
     """Measure. say: called with what was done, for people who wait.
 
     Raises:
-        SettingsError: an unknown method, a text too short, windows too long for the model.
+        SettingsError: no model in the folder, an unknown method, a text too short, windows too long for the model.
         KvferryError: the model cannot be loaded, or a method cannot carry its KV.
     """
+    source.checked(plan.model, str(plan.model))
     chosen = methods.chosen(plan.methods, plan.exact)
     content = text.load(plan.text)
     say(f"loading {plan.model}")

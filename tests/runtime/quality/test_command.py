@@ -77,3 +77,12 @@ def test_wrong_arguments_are_named(
 ) -> None:
     assert main(["quality", "--model", str(folder), *ARGUMENTS, *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_told_so_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["quality", "--model", str(tmp_path / "nope"), *ARGUMENTS]) == 2
+    assert f"there is no folder {tmp_path / 'nope'}" in capsys.readouterr().err
+    assert main(["quality", "--model", str(tmp_path), *ARGUMENTS]) == 2
+    assert "it has no config.json, no tokenizer.json, no *.safetensors" in capsys.readouterr().err

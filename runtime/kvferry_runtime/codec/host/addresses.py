@@ -10,6 +10,7 @@ from numba import types
 
 from kvferry_runtime.codec.base import Rows
 from kvferry_runtime.codec.host.jit import U64, kernel, pointer
+from kvferry_runtime.codec.paged_rows import PagedRows
 
 _CACHE_LINE = 64
 
@@ -17,8 +18,12 @@ _CACHE_LINE = 64
 def address_table(rows: Rows) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """Address and number of rows of each array that has some. Only for arrays that `check_rows` has passed.
 
-    A paged cache gives hundreds of arrays for a chunk: to ask each of them in Python takes longer than to encode it.
+    Hundreds of arrays are asked all at once: to ask each of them in Python takes longer than to encode it.
     """
+    if isinstance(rows, PagedRows):
+        return rows.addresses, rows.counts
+    if len(rows) == 1:
+        return np.array([address_of(rows[0])], np.uint64), np.array([len(rows[0])], np.int64)
     counts = [len(array) for array in rows]
     held: Rows = rows if 0 not in counts else [array for array in rows if len(array)]
     addresses = np.fromiter(map(id, held), np.uint64, len(held))

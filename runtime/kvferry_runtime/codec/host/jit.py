@@ -118,6 +118,21 @@ def advanced(_context: Any, start: Any, _count: Any) -> Any:
     return start(start, types.int64), generate
 
 
+@_operation
+def fetch_ahead(_context: Any, start: Any) -> Any:
+    """Ask for the cache line at this pointer; without effect where there is no such memory."""
+
+    def generate(target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        number, place = ir.IntType(32), ir.IntType(8).as_pointer()
+        operation = ir.FunctionType(ir.VoidType(), [place, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [place], operation)
+        to_read, keep_close, data = (number(value) for value in (0, 3, 1))
+        builder.call(function, [builder.bitcast(arguments[0], place), to_read, keep_close, data])
+        return target.get_dummy_value()
+
+    return types.void(start), generate
+
+
 U8, U16, U32, U64, F32 = np.uint8, np.uint16, np.uint32, np.uint64, np.float32
 """Casts inside kernels. numba widens integers to 64 bits in every operation: a result is cast back at once, so that
 the compiler sees narrow lanes."""

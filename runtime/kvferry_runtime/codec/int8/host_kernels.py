@@ -30,6 +30,8 @@ from kvferry_runtime.codec.scaled.host_loops import decode_rows, encode_rows
 _ROUND_TO_INTEGER = F32(1.5 * 2**23)
 _TOP, _BOUND = F32(int8.LARGEST_CODE), F32(int8.SMALLEST_SCALE)
 _ODD = U8(0xFF)
+_SHORT_ROW = 64
+"""The usual width of small models' heads. With a constant length, loops over so few elements are a fifth faster."""
 
 
 @inlined
@@ -58,6 +60,11 @@ def encode(kind: Any, addresses: Any, counts: Any, head_dim: Any, codes: Any, sc
 
     Returns -1, or the number of the first row that holds a NaN or an infinity.
     """
+    if kind == BF16 and head_dim == _SHORT_ROW:
+        return encode_rows(
+            magnitude_16, as_fp32_bf16, widened_bf16, _quantised, U16(0), _TOP, _BOUND,
+            addresses, counts, _SHORT_ROW, codes, scales,
+        )  # fmt: skip
     if kind == BF16:
         return encode_rows(
             magnitude_16, as_fp32_bf16, widened_bf16, _quantised, U16(0), _TOP, _BOUND,

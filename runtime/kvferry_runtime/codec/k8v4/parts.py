@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvferry_runtime.codec.base import ChunkShape, Rows
+from kvferry_runtime.codec.paged_rows import PagedRows
 
 
 def part_rows(rows: Rows, shape: ChunkShape) -> list[Rows]:
@@ -14,6 +15,9 @@ def part_rows(rows: Rows, shape: ChunkShape) -> list[Rows]:
     rows: such that `check_rows` has passed them.
     """
     run = shape.tokens * shape.heads
+    if isinstance(rows, PagedRows):
+        runs = [rows.between(start, start + run) for start in range(0, shape.rows, run)]
+        return [PagedRows.joined(runs[part :: shape.parts]) for part in range(shape.parts)]
     parts: list[list[npt.NDArray[np.generic]]] = [[] for _ in range(shape.parts)]
     run_number, left = 0, run
     for array in rows:

@@ -16,6 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
+from kvferry_runtime.codec.none.blocks import gather, have_long_runs, scatter
+from kvferry_runtime.codec.paged_rows import PagedRows
 from kvferry_runtime.codec.rows import check_payload, check_rows, check_writeable, element_dtype
 from kvferry_runtime.errors import CorruptPayload
 from kvferry_runtime.layout import LayerShape
@@ -40,7 +42,10 @@ class NoneCodec(Codec):
         length = shape.raw_bytes
         check_payload(out, length)
         elements = out[:length].view(element_dtype(shape.dtype)).reshape(shape.rows, shape.head_dim)
-        np.concatenate(rows, out=elements, casting="no")
+        if isinstance(rows, PagedRows) and have_long_runs(rows):
+            gather(rows, elements)
+        else:
+            np.concatenate(list(rows), out=elements, casting="no")
         return length
 
     def decode(self, payload: Payload, shape: ChunkShape, rows: Rows) -> None:
@@ -50,6 +55,9 @@ class NoneCodec(Codec):
         if payload.size != shape.raw_bytes:
             raise CorruptPayload(f"none: {shape} has {shape.raw_bytes} bytes, not {payload.size}")
         elements = payload.view(element_dtype(shape.dtype)).reshape(shape.rows, shape.head_dim)
+        if isinstance(rows, PagedRows) and have_long_runs(rows):
+            scatter(elements, rows)
+            return
         start = 0
         for array in rows:
             array[:] = elements[start : start + len(array)]

@@ -77,11 +77,14 @@ class ScaledRows(Codec):
         check_payload(out, length)
         total, head_dim = shape.rows, shape.head_dim
         split = total * head_dim
-        scales = np.empty(scale_count(self.scale_scope, shape), np.float32)
+        section = out[split:length].view("<f4")
+        in_place = section.flags.aligned and section.dtype == np.float32
+        scales = section if in_place else np.empty(section.size, np.float32)
         refused = self._encode_rows(rows, shape, out[:split].reshape(total, head_dim), scales)
         if refused is not None:
             raise NotEncodable(f"{self.name}: row {refused} of {total} holds a NaN or an infinity")
-        out[split:length] = scales.astype("<f4", copy=False).view(np.uint8)
+        if not in_place:
+            section[:] = scales
         return length
 
     def decode(self, payload: Payload, shape: ChunkShape, rows: Rows) -> None:

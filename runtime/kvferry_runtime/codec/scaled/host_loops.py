@@ -10,8 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from kvferry_runtime.codec.host.elements import INFINITY
-from kvferry_runtime.codec.host.jit import F32, U8, U32, advanced, float_of, inlined, pointer
+from kvferry_runtime.codec.host.jit import F32, U8, U32, advanced, fetch_ahead, float_of, inlined, pointer
 
+_SHORT_ELEMENTS = 32768
+"""An array of no more is over before the processor has noticed that it is read in order: it is asked for lines."""
+_ROWS_AHEAD = 16
+_LINE_ELEMENTS = 32
+"""Of 16 bits, in a cache line."""
 _CHECKED_BYTES = 4096
 """So many codes are looked at, whether they stand for a value, before they are restored out of the first cache."""
 
@@ -28,6 +33,18 @@ def scale_and_factor(largest: Any, largest_code: Any, smallest_scale: Any) -> An
 
 
 @inlined
+def _fetch_row_ahead(addresses: Any, counts: Any, segment: Any, index: Any, head_dim: Any, word: Any) -> None:
+    """Ask for the row `_ROWS_AHEAD` behind this one, in this array or in the next."""
+    beyond = index + _ROWS_AHEAD - counts[segment]
+    if beyond < 0:
+        row = advanced(pointer(addresses[segment], word), (index + _ROWS_AHEAD) * head_dim)
+    else:
+        row = advanced(pointer(addresses[min(segment + 1, addresses.size - 1)], word), beyond * head_dim)
+    for i in range(0, head_dim, _LINE_ELEMENTS):
+        fetch_ahead(advanced(row, i))
+
+
+@inlined
 def encode_rows(
     magnitude: Any, as_fp32: Any, widened: Any, quantised: Any, word: Any, largest_code: Any, smallest_scale: Any,
     addresses: Any, counts: Any, head_dim: Any, code_address: Any, scales: Any,
@@ -35,9 +52,12 @@ def encode_rows(
     """A scale for each row. Returns -1, or the number of the first row that holds a NaN or an infinity."""
     row = 0
     for segment in range(addresses.size):
+        is_short = counts[segment] * head_dim <= _SHORT_ELEMENTS
         for index in range(counts[segment]):
             words = advanced(pointer(addresses[segment], word), index * head_dim)
             codes = advanced(pointer(code_address, U8(0)), row * head_dim)
+            if is_short:
+                _fetch_row_ahead(addresses, counts, segment, index, head_dim, word)
             largest = magnitude(word)
             for i in range(head_dim):
                 largest = max(largest, magnitude(words[i]))

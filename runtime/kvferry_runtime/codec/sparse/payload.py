@@ -58,6 +58,22 @@ def least_chunk_bytes(raw_bytes: int, bytes_per_token: int) -> int:
     return _ALIGNMENT + -(-raw_bytes * (bytes_per_token + _BEFORE.itemsize + 1) // bytes_per_token)
 
 
+def rows_offset(shape: ChunkShape) -> int:
+    """Bytes of a payload before its rows."""
+    used = shape.layers * (_BEFORE.itemsize + -(-shape.tokens // 8))
+    return -(-used // _ALIGNMENT) * _ALIGNMENT
+
+
+def token_bytes(shape: ChunkShape) -> int:
+    """Of one token of one layer."""
+    return shape.parts * shape.heads * shape.head_dim * shape.dtype.itemsize
+
+
+def longest_payload(shape: ChunkShape) -> int:
+    """Bytes of a payload that keeps every token."""
+    return rows_offset(shape) + shape.raw_bytes
+
+
 def pack(rows: Rows, shape: ChunkShape, kept: KeptTokens, out: Payload) -> int:
     """Write the payload to the front of `out` and return its length in bytes. rows: all of the chunk's.
 
@@ -68,8 +84,8 @@ def pack(rows: Rows, shape: ChunkShape, kept: KeptTokens, out: Payload) -> int:
     check_rows(rows, shape)
     if kept.mask.shape != (shape.layers, shape.tokens) or kept.before.shape != (shape.layers,):
         raise LayoutError(f"kept tokens of {kept.mask.shape} for a chunk of {shape}")
-    start = _rows_offset(shape)
-    length = start + int(kept.counts.sum()) * _token_bytes(shape)
+    start = rows_offset(shape)
+    length = start + int(kept.counts.sum()) * token_bytes(shape)
     check_payload(out, length)
     before, bitmap = _header(out, shape)
     out[:start] = 0
@@ -86,7 +102,7 @@ def read_kept(payload: Payload, shape: ChunkShape) -> KeptTokens:
         CorruptPayload: the length does not fit to what is kept, or a bit that must be 0 is 1.
     """
     check_payload(payload, 0)
-    start = _rows_offset(shape)
+    start = rows_offset(shape)
     if payload.size < start:
         raise CorruptPayload(f"sparse: {shape} needs {start} bytes before its rows, the payload has {payload.size}")
     before, bitmap = _header(payload, shape)
@@ -94,7 +110,7 @@ def read_kept(payload: Payload, shape: ChunkShape) -> KeptTokens:
     if bits[:, shape.tokens :].any() or payload[before.nbytes + bitmap.size : start].any():
         raise CorruptPayload(f"sparse: bits beyond the {shape.tokens} tokens of the chunk are set")
     kept = KeptTokens(bits[:, : shape.tokens].astype(np.bool_), before.astype(np.int64))
-    expected = start + int(kept.counts.sum()) * _token_bytes(shape)
+    expected = start + int(kept.counts.sum()) * token_bytes(shape)
     if payload.size != expected:
         raise CorruptPayload(
             f"sparse: the payload keeps {kept.counts.sum()} tokens, {expected} bytes, and has {payload.size}"
@@ -113,21 +129,11 @@ def unpack(payload: Payload, shape: ChunkShape, kept: KeptTokens, rows: Rows) ->
         return
     check_rows(rows, ChunkShape(1, 1, total, 1, shape.head_dim, shape.dtype))
     check_writeable(rows)
-    elements = payload[_rows_offset(shape) :].view(element_dtype(shape.dtype)).reshape(total, shape.head_dim)
+    elements = payload[rows_offset(shape) :].view(element_dtype(shape.dtype)).reshape(total, shape.head_dim)
     start = 0
     for array in rows:
         array[:] = elements[start : start + len(array)]
         start += len(array)
-
-
-def _rows_offset(shape: ChunkShape) -> int:
-    used = shape.layers * (_BEFORE.itemsize + -(-shape.tokens // 8))
-    return -(-used // _ALIGNMENT) * _ALIGNMENT
-
-
-def _token_bytes(shape: ChunkShape) -> int:
-    """Of one layer."""
-    return shape.parts * shape.heads * shape.head_dim * shape.dtype.itemsize
 
 
 def _header(payload: Payload, shape: ChunkShape) -> tuple[npt.NDArray[np.unsignedinteger], Payload]:

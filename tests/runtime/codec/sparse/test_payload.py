@@ -11,28 +11,16 @@ from kvferry_runtime.codec.rows import element_dtype
 from kvferry_runtime.codec.sparse.payload import KeptTokens, largest_raw_bytes, pack, read_kept, unpack
 from kvferry_runtime.errors import CorruptPayload, KvferryError, LayoutError
 from kvferry_runtime.layout import KvDtype
+from sparse_chunks import any_rows, shapes
 
 SMALL = ChunkShape(layers=2, parts=2, tokens=10, heads=3, head_dim=4, dtype=KvDtype.BF16)
-
-shapes = st.builds(
-    ChunkShape,
-    layers=st.integers(1, 3),
-    parts=st.integers(1, 2),
-    tokens=st.integers(1, 40),
-    heads=st.integers(1, 3),
-    head_dim=st.integers(1, 9),
-    dtype=st.sampled_from(KvDtype),
-)
 
 
 def chunk(shape: ChunkShape, seed: int) -> tuple[Elements, KeptTokens]:
     """All bits of all rows at random [layer][part][token][head], and random tokens to keep."""
-    generator = np.random.default_rng(seed)
-    size = (shape.layers, shape.parts, shape.tokens, shape.heads, shape.head_dim)
-    bits = generator.integers(0, 256, (*size, shape.dtype.itemsize), np.uint8)
-    mask = generator.random((shape.layers, shape.tokens)) < generator.random()
-    before = generator.integers(0, 1 << 31, shape.layers)
-    return bits.reshape(*size[:-1], -1).view(element_dtype(shape.dtype)), KeptTokens(mask, before)
+    dice = np.random.default_rng(seed)
+    mask = dice.random((shape.layers, shape.tokens)) < dice.random()
+    return any_rows(shape, seed), KeptTokens(mask, dice.integers(0, 1 << 31, shape.layers))
 
 
 def rows(whole: Elements) -> Elements:
