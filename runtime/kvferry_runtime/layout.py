@@ -7,7 +7,7 @@ one part). A *row* is the `head_dim` values of one (layer, part, token, head): c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -57,11 +57,15 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """The layers that this pod holds: `shapes[i]` is global layer `first_layer + i` of `total_layers`."""
+    """The layers that this pod holds: `shapes[i]` is global layer `first_layer + i` of `total_layers`.
+
+    kinds: shapes of all layers of the model, each once; empty where only the layers held here are known.
+    """
 
     total_layers: int
     first_layer: int
     shapes: tuple[LayerShape, ...]
+    kinds: frozenset[LayerShape] = frozenset()
 
     def __post_init__(self) -> None:
         if not 1 <= self.total_layers <= MAX_LAYERS:
@@ -73,6 +77,39 @@ class KvLayout:
                 f"layers {self.first_layer} to {self.first_layer + len(self.shapes) - 1} do not lie within "
                 f"0 to {self.total_layers - 1}"
             )
+        if self.kinds and not self.kinds.issuperset(self.shapes):
+            raise LayoutError(
+                f"the model's kinds of layer {_text(self.kinds)} lack some held here: {_text(self.shapes)}"
+            )
+
+    @classmethod
+    def stage(cls, model: Sequence[LayerShape], layers: range) -> KvLayout:
+        """What a pod holds of a model whose every layer's shape is known: these layers.
+
+        Raises:
+            LayoutError: none, or not within the model.
+        """
+        held = tuple(model[layer] for layer in layers if layer < len(model))
+        if not held or len(held) != len(layers):
+            raise LayoutError(f"{layers_text(layers)} cannot be held of a model of {len(model)} layers")
+        return cls(len(model), layers.start, held, frozenset(model))
+
+    def part(self, layers: range) -> KvLayout:
+        """Some of the layers held here, as if no others were.
+
+        Raises:
+            LayoutError: none, not one after the other, or not held here.
+        """
+        held = self.layers
+        if not layers or layers.step != 1 or layers.start < held.start or layers.stop > held.stop:
+            raise LayoutError(f"{layers_text(layers)} cannot be offered: this pod holds {layers_text(held)}")
+        shapes = self.shapes[layers.start - self.first_layer : layers.stop - self.first_layer]
+        return KvLayout(self.total_layers, layers.start, shapes, self.kinds)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every layer of the model is held here."""
+        return len(self.shapes) == self.total_layers
 
     @property
     def layers(self) -> range:
@@ -92,10 +129,18 @@ class KvLayout:
         return sum(shape.bytes_per_token for shape in self.shapes)
 
     def fingerprint(self) -> Mapping[str, str]:
-        """The parts that both sides must share: number of layers of the model and the kinds of layer held here.
+        """The parts that both sides must share: number of layers of the model, and its kinds of layer.
 
-        Pods with different layers of one model agree if all its layers are of one kind. With mixed kinds they agree if
-        they hold the same kinds; otherwise they refuse each other, as neither knows the other's layers.
+        Pods with different layers of one model agree if its layers are of one kind, or where `kinds` is known. Without
+        it, pods of a model with mixed kinds agree only if they hold the same ones: neither knows the other's layers.
         """
-        kinds = sorted({f"{s.parts}x{s.heads}x{s.head_dim}:{s.dtype.value}" for s in self.shapes})
-        return {"kv.layers": str(self.total_layers), "kv.shape": ",".join(kinds)}
+        return {"kv.layers": str(self.total_layers), "kv.shape": _text(self.kinds or self.shapes)}
+
+
+def layers_text(layers: range) -> str:
+    """As messages name them: "layers 0 to 11"."""
+    return f"layers {layers.start} to {layers.stop - 1}" if layers else f"no layers ({layers.start} to {layers.stop})"
+
+
+def _text(shapes: Iterable[LayerShape]) -> str:
+    return ",".join(sorted({f"{s.parts}x{s.heads}x{s.head_dim}:{s.dtype.value}" for s in shapes}))

@@ -61,6 +61,49 @@ def test_layers_go_by_their_global_number() -> None:
             layout.shape(layer)
 
 
+MIXED = [GROUPED, LATENT, LATENT, PACKED, GROUPED]
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 5), (0, 1), (1, 3), (4, 5)])
+def test_a_stage_holds_its_part_of_the_model(first: int, stop: int) -> None:
+    layout = KvLayout.stage(MIXED, range(first, stop))
+    assert (layout.layers, layout.whole) == (range(first, stop), stop - first == 5)
+    assert [layout.shape(layer) for layer in layout.layers] == MIXED[first:stop]
+
+
+@pytest.mark.parametrize("layers", [range(0), range(3, 6), range(5, 7), range(9)], ids=str)
+def test_a_stage_outside_of_the_model_is_refused(layers: range) -> None:
+    with pytest.raises(LayoutError, match="model of 5 layers"):
+        KvLayout.stage(MIXED, layers)
+
+
+def test_a_part_keeps_global_numbers_and_knows_of_no_others() -> None:
+    part = KvLayout.stage(MIXED, range(1, 5)).part(range(2, 4))
+    assert (part.layers, part.shapes, part.bytes_per_token) == (range(2, 4), (LATENT, PACKED), 1152 + 132)
+    with pytest.raises(LayoutError, match="layer 1 is not held here"):
+        part.shape(1)
+    assert part.fingerprint() == KvLayout.stage(MIXED, range(5)).fingerprint()
+
+
+@pytest.mark.parametrize("layers", [range(2), range(4, 6), range(3, 3), range(1, 5, 2)], ids=str)
+def test_a_part_of_other_layers_is_refused_with_those_held(layers: range) -> None:
+    with pytest.raises(LayoutError, match="this pod holds layers 1 to 4"):
+        KvLayout.stage(MIXED, range(1, 5)).part(layers)
+
+
+def test_stages_of_a_model_of_mixed_kinds_agree_where_the_model_is_known() -> None:
+    """Also with a pod that holds everything, whether it says so or not."""
+    stages = [KvLayout.stage(MIXED, layers) for layers in (range(1), range(1, 3), range(3, 5), range(5))]
+    prints = [*(stage.fingerprint() for stage in stages), KvLayout(5, 0, tuple(MIXED)).fingerprint()]
+    assert all(found == prints[0] for found in prints)
+    assert KvLayout(5, 1, (LATENT, LATENT)).fingerprint() != prints[0]
+
+
+def test_a_model_that_lacks_a_kind_held_here_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"2x8x128:bf16 lack some held here: 1x1x576:bf16"):
+        KvLayout(2, 1, (LATENT,), frozenset({GROUPED}))
+
+
 def test_fingerprint_is_the_same_for_all_stages_of_a_uniform_model() -> None:
     stages = [KvLayout(30, 0, (GROUPED,) * 30), KvLayout(30, 0, (GROUPED,) * 7), KvLayout(30, 7, (GROUPED,) * 23)]
     assert len({tuple(sorted(stage.fingerprint().items())) for stage in stages}) == 1

@@ -6,6 +6,9 @@ read those rows from its own thread and the engine must neither change nor free 
 `seal`. `on_done` is called exactly once, also after `cancel` and when the sidecar died; from then on the blocks are
 the engine's again.
 
+Where decode has several stages, one prompt is offered several times over the same memory, each time with some of the
+layers and under an id of its own (`agent.staged`); the blocks are the engine's when every offer has had its `on_done`.
+
 Decode. The engine reserves memory, calls `fetch` and parks the request. Until `on_done` the agent writes into that
 memory and nobody else may read or write it. `on_done` is called exactly once: with a `LoadResult`, then every row of
 the range is in place and verified, or with a `TransferFailed`, then the content is undefined. With a sparse method the
@@ -45,7 +48,8 @@ class ScoredMemory(KvMemory, Protocol):
     """Memory of an engine that knows which tokens of a prompt are looked at."""
 
     def scores(self, layer: int) -> Scores:
-        """[tokens] of this global layer; called only when the layer is final for the whole prompt."""
+        """[tokens] of this global layer; called only when the layer is final for the whole prompt, from a thread of the
+        agent's. May take some milliseconds."""
         ...
 
 
@@ -91,11 +95,15 @@ class SendHandle(ABC):
 
     @abstractmethod
     def layer_final(self, layer: int, token_start: int, token_stop: int) -> None:
-        """This global layer's rows of these tokens are final. For each layer, ranges must follow each other from 0."""
+        """This global layer's rows of these tokens are final. For each layer, ranges must follow each other from 0.
+
+        Raises:
+            LayoutError: they do not, or the layer was not offered.
+        """
 
     @abstractmethod
     def seal(self, first_token: int | None) -> None:
-        """The forward pass is over: every layer was announced for every token."""
+        """The forward pass is over: every layer that was offered was announced for every token."""
 
     @abstractmethod
     def cancel(self, reason: str) -> None:
@@ -128,11 +136,14 @@ class KvAgent(ABC):
         memory: KvMemory,
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
+        layers: range | None = None,
     ) -> SendHandle:
         """Offer the KV of a prompt of `tokens` tokens. Without a sidecar `on_done` gets NO_CONNECTOR soon.
 
+        layers: which of those held here, global numbers; None for all of them.
+
         Raises:
-            LayoutError: `tokens` is less than 1; `on_done` is not called.
+            LayoutError: `tokens` is less than 1, or some of the layers are not held here; `on_done` is not called.
         """
 
     @abstractmethod
@@ -144,7 +155,11 @@ class KvAgent(ABC):
         token_stop: int,
         on_done: Callable[[LoadResult | TransferFailed], None],
     ) -> FetchHandle:
-        """Load the rows of these tokens of every layer held here."""
+        """Load the rows of these tokens of every layer held here.
+
+        A `ResumableMemory` gets a shorter range only where one pod holds every layer on either side: stages could be
+        cut short at different places.
+        """
 
     @abstractmethod
     def state(self) -> AgentState:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import xxhash
 
 from kvferry_contract.config import Integrity
 from kvferry_runtime.codec.base import Payload, ScaleScope
+from kvferry_runtime.errors import CorruptPayload, LayoutError
 from kvferry_runtime.layout import LayerShape
 from kvferry_runtime.plan import Chunk
+from kvferry_runtime.ring.memory import RingMemory
 from kvferry_runtime.wire.data import DataHeader
 
 
@@ -44,6 +47,21 @@ def chunk_header(
         wire_bytes=wire_bytes,
         digest=digest,
     )
+
+
+def checked_payload(ring: RingMemory, slot: int, header: DataHeader, integrity: Integrity) -> Payload:
+    """What lies in this slot behind the header.
+
+    Raises:
+        CorruptPayload: the digest does not fit.
+        LayoutError: the length exceeds the slot.
+    """
+    if header.wire_bytes > ring.chunk_bytes:
+        raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
+    payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
+    if payload_digest(payload, integrity) != header.digest:
+        raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
+    return payload
 
 
 def payload_digest(payload: Payload, integrity: Integrity) -> int:

@@ -31,7 +31,7 @@ from kvferry_runtime.agent.slot_codec import SlotCodec
 from kvferry_runtime.agent.slot_work import SlotCopier
 from kvferry_runtime.agent.sparse_room import sparse_room
 from kvferry_runtime.agent.sparse_slots import SparseSlots
-from kvferry_runtime.agent.traced import TracedCopier, TracedSend
+from kvferry_runtime.agent.traced import Computed, TracedCopier, TracedSend
 from kvferry_runtime.agent.transfers import OpenTransfers
 from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.base import Codec
@@ -57,9 +57,10 @@ class HostAgent(KvAgent):
         codec: SlotCopier | None = None,
         methods: frozenset[Method] = frozenset(Method),
         recorder: Recorder | None = None,
+        evictions: type[Eviction] = Eviction,
     ) -> None:
         """codec: in place of the one that `transfer` names. methods: that the engine can take (`kvferry_contract`'s
-        `engines.METHODS`). recorder: where a timeline is asked for.
+        `engines.METHODS`). recorder: where a timeline is asked for. evictions: of the kind of memory that is offered.
 
         Raises:
             SettingsError: the engine cannot take `transfer.method`.
@@ -76,7 +77,9 @@ class HostAgent(KvAgent):
         self._recorder = recorder
         if recorder is not None:
             self._codec = TracedCopier(self._codec, recorder, sees_rows=isinstance(self._codec, SlotCodec))
+        self._computed = Computed()
         self._budget = budget.of(transfer)
+        self._evictions = evictions
         self._lock = threading.Lock()
         self._open: set[Send | Load] = set()
         self._mailbox: Mailbox[Send | Load] = Mailbox()
@@ -126,28 +129,33 @@ class HostAgent(KvAgent):
         memory: KvMemory,
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
+        layers: range | None = None,
     ) -> SendHandle:
         """See `KvAgent.offer`.
 
         Raises:
             RingUnavailable: not started, or closed.
-            LayoutError: the prompt is empty.
+            LayoutError: the prompt is empty, or some of the layers are not held here.
         """
         if tokens < 1:
             raise LayoutError(f"a prompt of {tokens} tokens cannot be offered: at least 1 is needed")
         with self._lock:
-            layout, methods = self._running_layout(), self._methods
+            held, methods = self._running_layout(), self._methods
+            layout = held if layers is None else held.part(layers)
+            goes_on = layout.layers.stop < held.layers.stop
             if self._budget is not None and self._budget.evicts(tokens):
-                memory = Eviction(self._budget, layout, memory, tokens)
+                memory = eviction = self._evictions(self._budget, layout, memory, tokens)
+                on_done = eviction.last_word(on_done)
             send = Send(
                 params, memory, tokens, layout, self._transfer, methods.lossy, methods.chosen, on_done,
-                self._mailbox.put,
+                self._mailbox.put, goes_on,
             )  # fmt: skip
             self._open.add(send)
             self._mailbox.put(send)
         if self._recorder is None:
             return send
-        return TracedSend(send, self._recorder, params.transfer_id, tokens, layout.layers[-1])
+        last_layer = None if goes_on else layout.layers[-1]
+        return TracedSend(send, self._recorder, self._computed, params.transfer_id, tokens, last_layer)
 
     def fetch(
         self,
@@ -169,7 +177,8 @@ class HostAgent(KvAgent):
             raise LayoutError(f"tokens {token_start} to {token_stop}: a sparse method brings whole prompts, from 0 on")
         with self._lock:
             layout = self._running_layout()
-            resume = memory.resume_tokens if isinstance(memory, ResumableMemory) and self._budget is None else 0
+            resumable = layout.whole and self._budget is None
+            resume = memory.resume_tokens if resumable and isinstance(memory, ResumableMemory) else 0
             if self._budget is not None and self._budget.evicts(token_stop):
                 memory = Compaction(self._budget, layout, memory, token_stop)
             load = Load(params, memory, token_start, token_stop, layout, on_done, self._mailbox.put, resume)

@@ -1,7 +1,7 @@
 """An agent without sidecar, ring or network, so that an engine can be tested alone.
 
-All `LoopbackAgent`s of one `Loopback` see each other: a fetch is served from the offer with the same transfer id, by
-copying rows. Callbacks come from a thread of its own, as with the real agent.
+All `LoopbackAgent`s of one `Loopback` see each other: a fetch is served from the offers with the same transfer id,
+which together have its layers, by copying rows. Callbacks come from a thread of its own, as with the real agent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import (
     AgentState,
@@ -21,13 +19,13 @@ from kvferry_runtime.agent.base import (
     KvAgent,
     KvMemory,
     LoadResult,
-    ResumableMemory,
     SendHandle,
 )
-from kvferry_runtime.agent.eviction import Compaction, Eviction
+from kvferry_runtime.agent.loopback_copy import Sink, Source, copy
 from kvferry_runtime.codec.sparse.budget import Budget
 from kvferry_runtime.errors import LayoutError, Reason, RingUnavailable, TransferFailed
 from kvferry_runtime.layout import KvLayout
+from kvferry_runtime.wire.coverage import misplaced
 
 
 @dataclass(eq=False)
@@ -58,6 +56,10 @@ class _Offer(SendHandle):
 
     def cancel(self, reason: str) -> None:
         self.fabric.end(self, TransferFailed(Reason.CANCELLED, reason))
+
+    @property
+    def source(self) -> Source:
+        return Source(self.layout, self.memory, self.tokens, self.first_token, self.agent.budget)
 
 
 @dataclass(eq=False)
@@ -145,59 +147,31 @@ class Loopback:
                 self.end(transfer, TransferFailed(self._failure, "asked for by the test"))
             elif now >= transfer.expires:
                 self.end(transfer, TransferFailed(Reason.DEADLINE, f"{transfer.params.deadline_ms} ms have passed"))
-        fetches = {item.params.transfer_id: item for item in self._open if isinstance(item, _Fetch)}
-        for offer in [item for item in self._open if isinstance(item, _Offer)]:
-            fetch = fetches.get(offer.params.transfer_id)
-            if fetch is not None and offer.sealed:
-                self._copy(offer, fetch)
+        offers: dict[str, list[_Offer]] = {}
+        for offer in self._open:
+            if isinstance(offer, _Offer) and offer.sealed:
+                offers.setdefault(offer.params.transfer_id, []).append(offer)
+        for fetch in [item for item in self._open if isinstance(item, _Fetch)]:
+            self._bring(offers.get(fetch.params.transfer_id, []), fetch)
 
-    def _copy(self, offer: _Offer, fetch: _Fetch) -> None:
-        budget = offer.agent.budget
-        try:
-            if budget is not None and budget.evicts(offer.tokens):
-                result = _copy_kept(budget, offer, fetch)
-            else:
-                result = _copy_all(offer, fetch, self._slow)
-        except Exception as error:
-            failure = TransferFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
-            self.end(offer, failure)
-            self.end(fetch, failure)
+    def _bring(self, offers: list[_Offer], fetch: _Fetch) -> None:
+        """As soon as the offers have each layer that is wanted; where they have too much nothing helps."""
+        wanted = fetch.layout.layers
+        brought = {f"offer {number}": offer.layout.layers for number, offer in enumerate(offers)}
+        complete = sum(map(len, brought.values())) >= len(wanted)
+        text = misplaced(brought, wanted) if complete else misplaced(brought | {"": range(0)}, wanted)
+        if not complete and not text:
             return
-        self.end(offer, None)
-        self.end(fetch, result)
-
-
-def _copy_all(offer: _Offer, fetch: _Fetch, slow: bool) -> LoadResult:
-    raw_bytes = 0
-    resume = fetch.memory.resume_tokens if slow and isinstance(fetch.memory, ResumableMemory) else 0
-    shorter = 0 < resume < fetch.token_stop
-    stop = resume if shorter else fetch.token_stop
-    for layer in fetch.layout.layers:
-        for part in range(fetch.layout.shape(layer).parts):
-            span = (layer, part, fetch.token_start, stop)
-            source = np.concatenate(offer.memory.rows(*span))
-            position = 0
-            for sink in fetch.memory.rows(*span):
-                sink[:] = source[position : position + len(sink)]
-                position += len(sink)
-                raw_bytes += sink.nbytes
-    tokens = stop if shorter else None
-    return LoadResult(offer.first_token, len(fetch.layout.shapes), raw_bytes, raw_bytes, tokens=tokens)
-
-
-def _copy_kept(budget: Budget, offer: _Offer, fetch: _Fetch) -> LoadResult:
-    eviction = Eviction(budget, offer.layout, offer.memory, offer.tokens)
-    compaction = Compaction(budget, fetch.layout, fetch.memory, fetch.token_stop)
-    slot = np.empty(2 * offer.tokens * offer.layout.bytes_per_token, np.uint8)
-    wire_bytes = 0
-    for layer in fetch.layout.layers:
-        span = (range(layer, layer + 1), fetch.token_start, fetch.token_stop)
-        length = eviction.encode(*span, slot)
-        compaction.decode(slot[:length], *span)
-        wire_bytes += length
-    compaction.check()
-    raw_bytes = offer.tokens * fetch.layout.bytes_per_token
-    return LoadResult(offer.first_token, len(fetch.layout.shapes), raw_bytes, wire_bytes, compaction.kept)
+        outcome: LoadResult | TransferFailed
+        try:
+            sink = Sink(fetch.layout, fetch.memory, fetch.token_start, fetch.token_stop)
+            sources = [offer.source for offer in offers]
+            outcome = TransferFailed(Reason.DENIED, text) if text else copy(sources, sink, self._slow)
+        except Exception as error:
+            outcome = TransferFailed(Reason.INTERNAL, f"{type(error).__name__}: {error}")
+        for offer in offers:
+            self.end(offer, outcome if isinstance(outcome, TransferFailed) else None)
+        self.end(fetch, outcome)
 
 
 class LoopbackAgent(KvAgent):
@@ -217,11 +191,13 @@ class LoopbackAgent(KvAgent):
         memory: KvMemory,
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
+        layers: range | None = None,
     ) -> SendHandle:
         if tokens < 1:
             raise LayoutError(f"a prompt of {tokens} tokens cannot be offered: at least 1 is needed")
         expires = time.monotonic() + params.deadline_ms / 1000
-        offer = _Offer(self._fabric, self, params, memory, tokens, self._started(), on_done, expires)
+        layout = self._started() if layers is None else self._started().part(layers)
+        offer = _Offer(self._fabric, self, params, memory, tokens, layout, on_done, expires)
         self._fabric.add(offer)
         return offer
 

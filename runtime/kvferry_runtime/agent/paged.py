@@ -8,6 +8,7 @@ import numpy as np
 
 from kvferry_runtime.agent.tensors import Elements, Tensor, elements
 from kvferry_runtime.codec.base import Rows
+from kvferry_runtime.codec.paged_rows import BlockPool
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvLayout
 
@@ -27,15 +28,12 @@ class PagedCache:
             needed = (self.blocks, shape.parts, self.block_tokens, shape.heads, shape.head_dim)
             if array.shape != needed or self.block_tokens < 1:
                 raise LayoutError(f"layer {layer}: tensor of shape {array.shape}, needed is {list(needed)}")
-        self._parts = [
-            [_blocks_of_rows(array[:, part]) for part in range(shape.parts)]
-            for array, shape in zip(arrays, layout.shapes, strict=True)
-        ]
+        self._pools = [BlockPool(_parts_of_blocks(array)) for array in arrays]
 
-    def part(self, layer: int, part: int) -> Elements:
-        """[blocks, block_tokens * heads, head_dim]; each block is contiguous. Raises LayoutError: no such layer."""
+    def pool(self, layer: int) -> BlockPool:
+        """[blocks * parts, block_tokens * heads, head_dim]. Raises LayoutError: no such layer."""
         self.layout.shape(layer)
-        return self._parts[layer - self.layout.first_layer][part]
+        return self._pools[layer - self.layout.first_layer]
 
 
 class PagedKv:
@@ -44,34 +42,31 @@ class PagedKv:
     def __init__(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
         """Raises LayoutError: a block that the cache does not have, or the same one twice."""
         self._cache = cache
-        self._block_ids = tuple(block_ids)
-        outside = [block for block in self._block_ids if not 0 <= block < cache.blocks]
-        if outside or len(set(self._block_ids)) != len(self._block_ids):
-            raise LayoutError(f"blocks {outside or self._block_ids}: not in a cache of {cache.blocks}, or used twice")
+        outside = [block for block in block_ids if not 0 <= block < cache.blocks]
+        if outside or len(set(block_ids)) != len(block_ids):
+            raise LayoutError(f"blocks {outside or block_ids}: not in a cache of {cache.blocks}, or used twice")
+        self._blocks = np.array(block_ids, np.uint64)
 
     def rows(self, layer: int, part: int, token_start: int, token_stop: int) -> Rows:
         """Raises LayoutError: no such layer, part or tokens."""
         shape = self._cache.layout.shape(layer)
         size = self._cache.block_tokens
-        if not 0 <= part < shape.parts or not 0 <= token_start <= token_stop <= len(self._block_ids) * size:
+        if not 0 <= part < shape.parts or not 0 <= token_start <= token_stop <= len(self._blocks) * size:
             raise LayoutError(
-                f"part {part}, tokens {token_start} to {token_stop} are not within {len(self._block_ids)} blocks "
+                f"part {part}, tokens {token_start} to {token_stop} are not within {len(self._blocks)} blocks "
                 f"of {size} tokens"
             )
         if token_start == token_stop:
             return []
-        blocks = self._cache.part(layer, part)
         first, last = token_start // size, (token_stop - 1) // size
-        rows = [blocks[block] for block in self._block_ids[first : last + 1]]
-        # The last one is cut first: it may be the first one too.
-        rows[-1] = rows[-1][: (token_stop - last * size) * shape.heads]
-        rows[0] = rows[0][(token_start - first * size) * shape.heads :]
-        return rows
+        return self._cache.pool(layer).part(
+            self._blocks[first : last + 1] * shape.parts + part,
+            (token_start - first * size) * shape.heads,
+            (token_stop - token_start) * shape.heads,
+        )
 
 
-def _blocks_of_rows(part: Elements) -> Elements:
-    """[blocks, block_tokens, heads, head_dim] with contiguous blocks → [blocks, rows, head_dim], the same memory."""
-    blocks, tokens, heads, head_dim = part.shape
-    view = part.reshape(blocks, tokens * heads, head_dim)
-    assert not part.size or np.may_share_memory(view, part), "merging contiguous dimensions makes no copy"
-    return view
+def _parts_of_blocks(array: Elements) -> Elements:
+    """[blocks, parts, block_tokens, heads, head_dim], contiguous → [blocks * parts, rows, head_dim], a view."""
+    blocks, parts, tokens, heads, head_dim = array.shape
+    return array.reshape(blocks * parts, tokens * heads, head_dim)

@@ -17,6 +17,7 @@ from kvferry_runtime.agent.base import KvMemory, SendHandle
 from kvferry_runtime.agent.eviction import Eviction
 from kvferry_runtime.agent.handover import Handover
 from kvferry_runtime.agent.sparse_room import sparse_room
+from kvferry_runtime.auto.compute import UNKNOWN, PassTime
 from kvferry_runtime.errors import LayoutError, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.plan import Chunk, layer_chunks, request_chunks
@@ -41,7 +42,8 @@ class Band:
 
 
 class Send(Handover[TransferFailed | None], SendHandle):
-    """tokens: of the whole prompt. on_change: called from the engine's thread when the agent should look again.
+    """tokens: of the whole prompt. layout: of the layers that are offered, and no others. goes_on: whether the engine's
+    pass goes on with others. on_change: called from the engine's thread when the agent should look again.
 
     memory: an `Eviction` for a sparse method, whose layers are cut when they are final for the whole prompt.
     lossy: whether a lossy method may be used. chosen: whether the sidecar says how to cut the prompt into chunks; until
@@ -59,9 +61,11 @@ class Send(Handover[TransferFailed | None], SendHandle):
         chosen: bool,
         on_done: Callable[[TransferFailed | None], None],
         on_change: Callable[[Send], None],
+        goes_on: bool = False,
     ) -> None:
         super().__init__(params, memory, on_done, lambda: on_change(self))
         self.tokens = tokens
+        self.layers = layout.layers
         self.overlap = transfer.overlap
         self.offered = False
         self._layout = layout
@@ -76,7 +80,9 @@ class Send(Handover[TransferFailed | None], SendHandle):
         """Announced chunks that hold rows of each layer."""
         self._first_token: int | None = None
         self._started_ns = time.monotonic_ns()
+        self._goes_on = goes_on
         self._first_final_ns = 0
+        self._last_final_ns = 0
         self._finals = 0
         self._finished_ns: int | None = None
         self._seal_taken = False
@@ -89,14 +95,15 @@ class Send(Handover[TransferFailed | None], SendHandle):
         held = layer in self._layout.layers
         index = layer - self._layout.first_layer
         if not held or not self._final[index] == token_start <= token_stop <= self.tokens:
-            already = f", which is final up to {self._final[index]}" if held else f", held are {self._layout.layers}"
+            already = f", which is final up to {self._final[index]}" if held else f", offered are {self.layers}"
             raise LayoutError(
                 f"layer {layer} of {self.tokens} tokens{already}: tokens {token_start} to {token_stop} cannot be next"
             )
         self._final[index] = token_stop
         self._finals += 1
+        self._last_final_ns = time.monotonic_ns()
         if self._finals == 1:
-            self._first_final_ns = time.monotonic_ns()
+            self._first_final_ns = self._last_final_ns
         if self._cutting is not None and self._cutting.layerwise:
             self.changed()
 
@@ -122,12 +129,14 @@ class Send(Handover[TransferFailed | None], SendHandle):
         return None if self.overlap is OverlapMode.AUTO else self.overlap is OverlapMode.LAYERWISE
 
     @property
-    def compute_seconds(self) -> float:
-        """Of the forward pass, once sealed. From the first layer that was final, and for that one as long as for each
-        of the others; 0 for an engine that announces everything at the end."""
+    def took(self) -> PassTime:
+        """What the forward pass took, once sealed. From the first layer that was final, and for that one as long as for
+        each of the others; 0 for an engine that announces everything at the end."""
         if self._finished_ns is None or self._finals < 2:
-            return 0.0
-        return (self._finished_ns - self._first_final_ns) / 1e9 * self._finals / (self._finals - 1)
+            return UNKNOWN
+        end = self._last_final_ns if self._goes_on else self._finished_ns
+        tail = (self._finished_ns - end) / 1e9
+        return PassTime((end - self._first_final_ns) / 1e9 * self._finals / (self._finals - 1) + tail, tail)
 
     def choose(self, cutting: Cutting) -> None:
         """How to cut this prompt into chunks; only the first word counts, as chunks that were announced stay."""

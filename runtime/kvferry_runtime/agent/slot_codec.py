@@ -7,20 +7,21 @@ chunk is in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvferry_contract.config import Integrity
 from kvferry_runtime.agent.base import KvMemory
-from kvferry_runtime.agent.chunk_header import chunk_header, payload_digest
+from kvferry_runtime.agent.chunk_header import checked_payload, chunk_header, payload_digest
 from kvferry_runtime.agent.gather import chunk_rows
 from kvferry_runtime.agent.method_speed import measure
 from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.auto.speeds import MethodSpeed
 from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.base import ChunkShape, Codec, Payload, Rows
-from kvferry_runtime.errors import CorruptPayload, LayoutError, NotEncodable
+from kvferry_runtime.errors import NotEncodable
 from kvferry_runtime.layout import KvLayout, LayerShape
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.memory import RingMemory
@@ -93,26 +94,28 @@ class SlotCodec:
             CodecError: it was encoded by a method that we do not have; nothing was written.
             LayoutError: the engine's memory is not as announced, or the lengths exceed the slot.
         """
-        if header.wire_bytes > ring.chunk_bytes:
-            raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
         codec = registry.by_wire_id(self.codecs, header.codec)
-        payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
-        if payload_digest(payload, self.integrity) != header.digest:
-            raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
+        payload = checked_payload(ring, slot, header, self.integrity)
         layers = range(header.layer, header.layer + header.layer_count)
         rows = chunk_rows(memory, shape, layers, header.token_start, header.token_stop)
         codec.decode(payload, ChunkShape.of(shape, len(layers), header.token_stop - header.token_start), rows)
 
     def _encode(self, rows: Rows, shape: ChunkShape, method: Codec, payload: Payload) -> tuple[Codec, int]:
-        """Use the method where it can be used and makes the chunk smaller, else the exact codec."""
-        if method is not self.exact and method.max_wire_bytes(shape) <= len(payload):
-            try:
-                wire_bytes = method.encode(rows, shape, payload)
-            except NotEncodable:
-                wire_bytes = shape.raw_bytes
-            if wire_bytes < shape.raw_bytes:
-                return method, wire_bytes
+        """Use the method where it can be used and makes the chunk no larger, else the exact codec."""
+        if method is not self.exact and _pays(method, shape, len(payload)):
+            with suppress(NotEncodable):
+                return method, method.encode(rows, shape, payload)
         return self.exact, self.exact.encode(rows, shape, payload)
+
+
+def _pays(method: Codec, shape: ChunkShape, room: int) -> bool:
+    """Whether every payload of the method fits into so many bytes, and a lossy one is smaller than the rows.
+
+    An exact one that gains nothing holds the rows as they are: there is no need to copy them once more.
+    """
+    longest = method.max_wire_bytes(shape)
+    largest = shape.raw_bytes - 1 if method.lossy else shape.raw_bytes
+    return longest <= min(room, largest)
 
 
 def slot_header(ring: RingMemory, slot: int) -> DataHeader:

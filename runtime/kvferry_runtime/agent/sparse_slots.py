@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
 from kvferry_runtime.agent.base import KvMemory
-from kvferry_runtime.agent.chunk_header import chunk_header, payload_digest
+from kvferry_runtime.agent.choosing import Choosing
+from kvferry_runtime.agent.chunk_header import checked_payload, chunk_header, payload_digest
 from kvferry_runtime.agent.eviction import Compaction, Eviction
 from kvferry_runtime.agent.slot_codec import SlotCodec
-from kvferry_runtime.agent.slot_work import Method
+from kvferry_runtime.agent.slot_work import Method, SlotWork
 from kvferry_runtime.auto.speeds import MethodSpeed
 from kvferry_runtime.codec.sparse.budget import SparseMethod
-from kvferry_runtime.errors import CodecError, CorruptPayload, LayoutError
+from kvferry_runtime.errors import CodecError
 from kvferry_runtime.layout import KvLayout, LayerShape
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.memory import RingMemory
@@ -42,8 +44,10 @@ class SparseSlots:
     def fill(
         self, ring: RingMemory, slot: int, layout: KvLayout, memory: KvMemory, transfer_id: str, generation: int,
         chunk: Chunk, method: str,
-    ) -> DataHeader:  # fmt: skip
-        """Write payload and header into the slot. method: of no meaning, as a transfer's tokens are chosen once.
+    ) -> DataHeader | SlotWork[DataHeader]:  # fmt: skip
+        """Write payload and header into the slot, or begin to, where a layer's tokens are not chosen yet.
+
+        method: of no meaning, as a transfer's tokens are chosen once.
 
         Raises:
             LayoutError: the engine's memory is not as announced; the slot's content is undefined.
@@ -51,6 +55,14 @@ class SparseSlots:
         """
         if not isinstance(memory, Eviction):
             return self._dense.fill(ring, slot, layout, memory, transfer_id, generation, chunk, "")
+        layers = range(chunk.layer, chunk.layer + chunk.layer_count)
+        write = partial(self._write, ring, slot, layout, memory, transfer_id, generation, chunk)
+        return write() if memory.is_chosen(layers) else Choosing(memory, layers, write)
+
+    def _write(
+        self, ring: RingMemory, slot: int, layout: KvLayout, memory: Eviction, transfer_id: str, generation: int,
+        chunk: Chunk,
+    ) -> DataHeader:  # fmt: skip
         layers = range(chunk.layer, chunk.layer + chunk.layer_count)
         payload = np.frombuffer(ring.slot_payload(slot), np.uint8)
         wire_bytes = memory.encode(layers, chunk.token_start, chunk.token_stop, payload)
@@ -65,11 +77,9 @@ class SparseSlots:
         return None
 
     def speed(self, method: str, shape: LayerShape) -> MethodSpeed:
-        """A sparse method copies as `none` does, and that less."""
         if method != self._sparse.name:
             return self._dense.speed(method, shape)
-        whole, share = self._dense.speed(self._dense.exact.name, shape), self._sparse.kept_percent / 100
-        return MethodSpeed(method, share, whole.encode / share, whole.decode / share)
+        return sparse_speed(self._sparse, self._dense.speed(self._dense.exact.name, shape))
 
     def read(self, ring: RingMemory, slot: int, header: DataHeader, shape: LayerShape, memory: KvMemory) -> None:
         """Check the payload's digest, then write its rows.
@@ -84,10 +94,12 @@ class SparseSlots:
             return
         if header.codec != self._sparse.wire_id:
             raise CodecError(f"codec {header.codec}: this cache has room for what {self._sparse.name} keeps alone")
-        if header.wire_bytes > ring.chunk_bytes:
-            raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
-        payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
-        if payload_digest(payload, self._dense.integrity) != header.digest:
-            raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
+        payload = checked_payload(ring, slot, header, self._dense.integrity)
         layers = range(header.layer, header.layer + header.layer_count)
         memory.decode(payload, layers, header.token_start, header.token_stop)
+
+
+def sparse_speed(method: SparseMethod, exact: MethodSpeed) -> MethodSpeed:
+    """It copies as the exact method does, and that less."""
+    share = method.kept_percent / 100
+    return MethodSpeed(method.name, share, exact.encode / share, exact.decode / share)

@@ -18,6 +18,22 @@ from kvferry_runtime.trace.recorder import Recorder
 from kvferry_runtime.wire.data import DataHeader
 
 
+class Computed:
+    """When the engine, which computes one thing after the other, was last known to have ended something."""
+
+    def __init__(self) -> None:
+        self._since_ns = 0
+
+    def begins(self) -> None:
+        """What is computed next does not begin before now."""
+        self._since_ns = time.monotonic_ns()
+
+    def ended(self) -> tuple[int, int]:
+        """From when to when that which ends now was computed, in nanoseconds of the monotonic clock."""
+        began, self._since_ns = self._since_ns, time.monotonic_ns()
+        return began, self._since_ns
+
+
 class TracedSend(SendHandle):
     """Records when each layer was computed: from the layer before (or the offer) to the moment it was announced.
 
@@ -25,29 +41,40 @@ class TracedSend(SendHandle):
     the host's time, which runs ahead of the device's.
     """
 
-    def __init__(self, send: SendHandle, recorder: Recorder, transfer_id: str, tokens: int, last_layer: int) -> None:
+    def __init__(
+        self,
+        send: SendHandle,
+        recorder: Recorder,
+        computed: Computed,
+        transfer_id: str,
+        tokens: int,
+        last_layer: int | None,
+    ) -> None:
+        """computed: shared by all sends of one engine. last_layer: of the pass, None if this send does not have it."""
         self._send = send
         self._recorder = recorder
+        self._computed = computed
         self._transfer_id = transfer_id
         self._tokens = tokens
         self._last_layer = last_layer
-        self._since = time.monotonic_ns()
+        computed.begins()
 
     def layer_final(self, layer: int, token_start: int, token_stop: int) -> None:
-        self._computed(layer, token_start, token_stop)
+        self._record(layer, token_start, token_stop)
         self._send.layer_final(layer, token_start, token_stop)
 
     def seal(self, first_token: int | None) -> None:
-        self._computed(self._last_layer, 0, self._tokens)
+        if self._last_layer is not None:
+            self._record(self._last_layer, 0, self._tokens)
         self._send.seal(first_token)
 
     def cancel(self, reason: str) -> None:
         self._send.cancel(reason)
 
-    def _computed(self, layer: int, token_start: int, token_stop: int) -> None:
-        began, self._since = self._since, time.monotonic_ns()
+    def _record(self, layer: int, token_start: int, token_stop: int) -> None:
+        began, ended = self._computed.ended()
         self._recorder.add(
-            Event(Phase.COMPUTED, self._transfer_id, layer, 1, token_start, token_stop, -1, began, self._since)
+            Event(Phase.COMPUTED, self._transfer_id, layer, 1, token_start, token_stop, -1, began, ended)
         )
 
 

@@ -15,7 +15,7 @@ from kvferry_runtime.agent.loads import Load
 from kvferry_runtime.agent.methods import Methods
 from kvferry_runtime.agent.sends import Cutting, Send
 from kvferry_runtime.agent.slot_work import SlotCopier
-from kvferry_runtime.auto.compute import PrefillRate
+from kvferry_runtime.auto.compute import Prefills
 from kvferry_runtime.errors import CorruptPayload, LayoutError, Reason, RingError, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.ring import packets
@@ -51,7 +51,7 @@ class OpenTransfers:
     ) -> None:
         self._layout = layout
         self._methods = methods
-        self._prefills = PrefillRate()
+        self._prefills = Prefills()
         self._on_end = on_end
         self._slots = LentSlots(layout, codec, methods, self._cancel)
         self._sends: dict[str, Send] = {}
@@ -90,16 +90,20 @@ class OpenTransfers:
                 return
             self._sends[send.params.transfer_id] = send
             send.offered = True
+            expected = self._prefills.expected(send.layers, send.tokens)
             link.send(
                 Offer(
                     transfer_id=send.params.transfer_id,
+                    first_layer=send.layers.start,
+                    layer_count=len(send.layers),
                     tokens=send.tokens,
                     estimated_bytes=send.estimated_bytes,
                     codec=self._methods.codec,
                     layerwise=send.layerwise,
                     deadline_ms=send.params.deadline_ms,
                     methods=self._methods.offered(),
-                    compute_us=int((self._prefills.seconds(send.tokens) or 0) * 1e6),
+                    compute_us=int(expected.compute * 1e6),
+                    tail_us=int(expected.tail * 1e6),
                 )
             )
         self._announce(send, link)
@@ -129,7 +133,7 @@ class OpenTransfers:
                 cut = band.cut if last else None
                 messages.append(ChunksReady(transfer_id=send.params.transfer_id, chunks=batch, cut=cut))
         if seal := send.take_seal():
-            self._prefills.observed(send.tokens, send.compute_seconds)
+            self._prefills.observed(send.layers, send.tokens, send.took)
             messages.append(seal)
         return messages
 

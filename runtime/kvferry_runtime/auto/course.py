@@ -27,7 +27,8 @@ class Proposal:
 
     fixed: the method, empty if it is to be chosen. methods: those that may be used, least lossy first; the first one
     is exact if one is to be chosen. overlap: AUTO if that is to be chosen. exact_tokens: that lossy methods must leave
-    alone. tokens, raw_bytes: at least 1. compute_seconds: expected of the forward pass; 0 if unknown.
+    alone. tokens, raw_bytes: at least 1. compute_seconds: expected of the forward pass, from the first of the layers
+    that go; 0 if unknown. tail_seconds: of them after the last of these layers.
     """
 
     fixed: str
@@ -39,6 +40,7 @@ class Proposal:
     layers: int
     chunk_bytes: int
     compute_seconds: float
+    tail_seconds: float = 0.0
 
 
 class Course:
@@ -117,12 +119,14 @@ class Course:
         proposal = self._proposal
         if not self._usable:
             return Choice(EXACT[0], self._overlap is OverlapMode.LAYERWISE, Why.ONLY, None)
+        compute_seconds = self._compute_left(now)
         job = Job(
             raw_bytes=self._left,
             exact_bytes=self._left * proposal.exact_tokens // proposal.tokens,
             layers=max(1, -(-self._left * proposal.layers // proposal.raw_bytes)),
             chunk_bytes=proposal.chunk_bytes,
-            compute_seconds=self._compute_left(now),
+            compute_seconds=compute_seconds,
+            tail_seconds=min(proposal.tail_seconds, compute_seconds),
         )
         return choose(job, bytes_per_second, self._usable, self._overlap, proposal.tokens)
 

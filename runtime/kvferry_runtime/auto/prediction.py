@@ -23,6 +23,7 @@ class Job:
 
     raw_bytes: in all layers. exact_bytes: the part of them that lossy methods may not touch. layers: in
     which they are. chunk_bytes: of the largest chunk. compute_seconds: until the forward pass is over, 0 when it is.
+    tail_seconds: the part of it after the last of these layers, when the pass goes on with layers that go elsewhere.
     """
 
     raw_bytes: int
@@ -30,6 +31,7 @@ class Job:
     layers: int
     chunk_bytes: int
     compute_seconds: float
+    tail_seconds: float = 0.0
 
 
 def exposed_seconds(
@@ -51,9 +53,9 @@ def exposed_seconds(
     others = (encode + decode + wire - slowest) / chunks
     if not layerwise:
         return slowest + others
-    first_layer = job.compute_seconds / job.layers
-    last_layer = slowest / job.layers + others
-    return max(last_layer, first_layer + slowest + others - job.compute_seconds)
+    first_layer = (job.compute_seconds - job.tail_seconds) / job.layers
+    last_layer = slowest / job.layers + others - job.tail_seconds
+    return max(0.0, last_layer, first_layer + slowest + others - job.compute_seconds)
 
 
 def _chunks(job: Job, layerwise: bool) -> int:

@@ -25,8 +25,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-PROTOCOL_VERSION = 2
-"""History: 1, one message a packet; 2, several, and a choice of method for each chunk."""
+from kvferry_runtime.layout import MAX_LAYERS
+
+PROTOCOL_VERSION = 3
+"""History: 1, one message a packet; 2, several, and a choice of method for each chunk; 3, offers name their layers."""
 MAX_PACKET_BYTES = 64 * 1024
 MAX_BATCH = 64
 """Messages in one packet, and chunks in one `ChunksReady`."""
@@ -62,6 +64,10 @@ class Attach(RingMessage, frozen=True, tag="attach"):
     total_layers: Count
     codecs: Annotated[list[Text], Meta(max_length=32)]
 
+    @property
+    def layers(self) -> range:
+        return range(self.first_layer, self.first_layer + self.layer_count)
+
 
 class Beat(RingMessage, frozen=True, tag="beat"):
     """Every second. age_ms: since the engine's own loop last turned (not the agent's thread)."""
@@ -81,12 +87,18 @@ class OfferedMethod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 class Offer(RingMessage, frozen=True, tag="offer"):
     """Prefill: this transfer's KV will become ready here. tokens: of the whole prompt.
 
+    first_layer, layer_count: those that are offered, global numbers; a prompt has as many offers as decode has stages
+    that share layers with this one, each with an id of its own.
+
     codec: a method, or "auto": then the sidecar chooses among `methods` (least lossy first) for each chunk. layerwise:
-    None if the sidecar is to choose that. compute_us: expected of the forward pass, 0 if nothing was measured. Where
-    there is something to choose, `Chosen` follows when the transfer is bound to a peer.
+    None if the sidecar is to choose that. compute_us, tail_us: expected of the forward pass from the first of these
+    layers on, and of that after the last of them; 0 if nothing was measured. Where there is something to choose,
+    `Chosen` follows when the transfer is bound to a peer.
     """
 
     transfer_id: TransferId
+    first_layer: Count
+    layer_count: Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
     tokens: Count
     estimated_bytes: Size
     codec: Text
@@ -94,6 +106,11 @@ class Offer(RingMessage, frozen=True, tag="offer"):
     deadline_ms: Count
     methods: Annotated[list[OfferedMethod], Meta(max_length=32)] = []
     compute_us: Size = 0
+    tail_us: Size = 0
+
+    @property
+    def layers(self) -> range:
+        return range(self.first_layer, self.first_layer + self.layer_count)
 
 
 class ReadyChunk(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -9,11 +9,12 @@ from typing import Protocol
 
 from kvferry_contract.config import TransferConfig
 from kvferry_runtime.errors import Reason
-from kvferry_runtime.sidecar.greeting import HandshakeRefused, check_lanes, greet, tell
-from kvferry_runtime.sidecar.log_limit import LogLimit
+from kvferry_runtime.sidecar.lane_check import check_lanes
 from kvferry_runtime.sidecar.metrics import Metrics
 from kvferry_runtime.sidecar.session import CLOSE_SECONDS
 from kvferry_runtime.transport.base import Connection
+from kvferry_runtime.transport.greeting import HandshakeRefused, greet, tell
+from kvferry_runtime.transport.log_limit import LogLimit
 from kvferry_runtime.wire.handshake import TIMEOUT_SECONDS, Acceptor, Agreed, Party, Refusal, Refuse, refuse
 
 MAX_UNAUTHENTICATED = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Callable
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from kvferry_contract.config import TransferConfig
 from kvferry_runtime.errors import Reason, TransferFailed, TransportError
 from kvferry_runtime.ring.slots import SlotState
-from kvferry_runtime.sidecar.greeting import HandshakeRefused, check_lanes, greet
+from kvferry_runtime.sidecar.lane_check import check_lanes
 from kvferry_runtime.sidecar.metrics import Metrics
 from kvferry_runtime.sidecar.receive_session import ReceiveSession
 from kvferry_runtime.sidecar.ring_slots import RingSlots
 from kvferry_runtime.sidecar.session import CLOSE_SECONDS
 from kvferry_runtime.transport.base import Connection, Transport
+from kvferry_runtime.transport.greeting import HandshakeRefused, greet
 from kvferry_runtime.wire.handshake import TIMEOUT_SECONDS, Agreed, Dialer, Party, Refusal
 
 CONNECT_SECONDS = 5.0
@@ -24,6 +26,10 @@ IDLE_SECONDS = 300.0
 MAX_SESSIONS = 256
 
 _log = logging.getLogger(__name__)
+
+
+class _NoSlot(TransferFailed):
+    """There was no slot for a session."""
 
 
 class Peers:
@@ -48,6 +54,8 @@ class Peers:
         self._metrics = metrics
         self._sessions: dict[str, ReceiveSession] = {}
         self._dials: dict[str, asyncio.Task[ReceiveSession]] = {}
+        self._slotless: set[str] = set()
+        """Addresses that are dialled, but have no slots yet."""
 
     @property
     def sessions(self) -> list[ReceiveSession]:
@@ -72,21 +80,38 @@ class Peers:
         known = self._sessions.get(address)
         if known is not None and known.open and known.draining:
             raise TransferFailed(Reason.DRAINING, f"{address} is shutting down")
+        until = asyncio.get_running_loop().time() + timeout
+        dial = self._dials.get(address)
+        try:
+            if dial is not None:
+                # It is patient for as long as the transfer that began it, and this one may have more time.
+                with contextlib.suppress(_NoSlot):
+                    return await asyncio.wait_for(asyncio.shield(dial), timeout)
+            timeout = max(0.0, until - asyncio.get_running_loop().time())
+            return await asyncio.wait_for(asyncio.shield(self._begin_dial(address, timeout)), timeout)
+        except TimeoutError:
+            if address in self._slotless:
+                raise self._no_slot(address) from None
+            raise TransferFailed(Reason.PEER_UNREACHABLE, f"no session to {address} within {timeout:.1f} s") from None
+
+    def _begin_dial(self, address: str, timeout: float) -> asyncio.Task[ReceiveSession]:
         dial = self._dials.get(address)
         if dial is None:
             dial = asyncio.create_task(self._dial(address, timeout), name=f"dial {address}")
             self._dials[address] = dial
             dial.add_done_callback(lambda _: self._dials.pop(address, None))
             dial.add_done_callback(_retrieve)
-        try:
-            return await asyncio.wait_for(asyncio.shield(dial), timeout)
-        except TimeoutError:
-            raise TransferFailed(Reason.PEER_UNREACHABLE, f"no session to {address} within {timeout:.1f} s") from None
+        return dial
 
     def forget(self, session: ReceiveSession) -> None:
         """This session is over."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
+
+    def unused(self) -> None:
+        """A session has no transfer any more: its slots may be what another one waits for."""
+        if self._slotless and not self._slots.free:
+            self._close_idlest()
 
     def tick(self, now: float) -> None:
         """Close what nobody uses, or what has run out of numbers."""
@@ -156,7 +181,7 @@ class Peers:
         return agreed
 
     async def _window(self, address: str, timeout: float) -> list[int]:
-        """Slots for the session's receives, counted as posted: at most twice the chunks in flight and half of the ring.
+        """Slots for the session's receives, counted as posted: at least one, at most twice the chunks in flight.
 
         Raises:
             TransferFailed: no slot became free within `timeout` seconds, or there are too many sessions.
@@ -165,14 +190,31 @@ class Peers:
             raise TransferFailed(Reason.NO_CAPACITY, f"{MAX_SESSIONS} sessions are open, none of them idle")
         if not self._slots.free:
             self._close_idlest()
+        self._slotless.add(address)
         try:
-            await asyncio.wait_for(self._slots.wait_free(), timeout)
+            return await asyncio.wait_for(self._take_window(address), timeout)
         except TimeoutError:
-            message = f"no slot of {self._slots.total} became free for a session to {address}"
-            raise TransferFailed(Reason.NO_CAPACITY, message) from None
-        count = max(1, min(2 * self._transfer.inflight_chunks, self._slots.free // 2))
-        taken = (self._slots.take(SlotState.POSTED) for _ in range(count))
-        return [slot for slot in taken if slot is not None]
+            raise self._no_slot(address) from None
+        finally:
+            self._slotless.discard(address)
+
+    async def _take_window(self, address: str) -> list[int]:
+        """An equal share of what is free for each session that is being opened now, and for one to come: a transfer
+        from several stages opens as many at once, and needs all of them."""
+        while True:
+            await self._slots.wait_free()
+            count = max(1, min(2 * self._transfer.inflight_chunks, self._slots.free // (len(self._slotless) + 1)))
+            taken = [slot for _ in range(count) if (slot := self._slots.take(SlotState.POSTED)) is not None]
+            if taken:  # else another one was quicker
+                self._slotless.discard(address)
+                return taken
+
+    def _no_slot(self, address: str) -> _NoSlot:
+        message = (
+            f"no slot of {self._slots.total} became free for a session to {address}: "
+            f"{len(self._sessions)} sessions have them; raise transfer.bufferBytes"
+        )
+        return _NoSlot(Reason.NO_CAPACITY, message)
 
     def _close_idlest(self) -> bool:
         """Close the session that nobody has used for longest; False if all are used."""

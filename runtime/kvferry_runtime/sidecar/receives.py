@@ -13,12 +13,12 @@ from kvferry_runtime.ring.messages import Arrived, Cancel, Consumed, Fetch, Load
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar.chunk_events import ChunkEvents
 from kvferry_runtime.sidecar.hub import AgentHub
-from kvferry_runtime.sidecar.log_limit import LogLimit
 from kvferry_runtime.sidecar.metrics import Metrics
 from kvferry_runtime.sidecar.peers import Peers
 from kvferry_runtime.sidecar.receive_session import ReceiveSession
 from kvferry_runtime.sidecar.records import Direction, Records, TransferRecord
 from kvferry_runtime.sidecar.ring_slots import RingSlots
+from kvferry_runtime.transport.log_limit import LogLimit
 from kvferry_runtime.wire.data import DataHeader
 from kvferry_runtime.wire.effects import Acknowledge, Connect, Deliver, Drop, DropReason, Effect, Finished, Tell
 from kvferry_runtime.wire.messages import Abort, AbortAck, AnyMessage, Deny, Open, Seal
@@ -94,7 +94,7 @@ class Receives:
         wanted = Wanted(
             transfer_id=message.transfer_id,
             peers=tuple(dict.fromkeys(message.peers)),
-            layers=range(attach.first_layer, attach.first_layer + attach.layer_count),
+            layers=attach.layers,
             token_start=message.token_start,
             token_stop=message.token_stop,
             codecs=tuple(attach.codecs),
@@ -109,6 +109,8 @@ class Receives:
             tokens=message.token_stop - message.token_start,
             started_unix=time.time(),
             state=machine.state.value,
+            first_layer=attach.first_layer,
+            layer_count=attach.layer_count,
             peer=",".join(wanted.peers),
         )
         used = self._records.get(message.transfer_id, Direction.RECEIVE) is not None
@@ -119,6 +121,9 @@ class Receives:
             self._run(receive, machine.cancelled(Reason.INTERNAL, "this transfer id was used before", now))
         elif self._draining:
             self._run(receive, machine.cancelled(Reason.DRAINING, "this sidecar is shutting down", now))
+        elif len(wanted.peers) > self._slots.total:
+            text = f"{len(wanted.peers)} peers need a slot each, the ring has {self._slots.total}"
+            self._run(receive, machine.cancelled(Reason.NO_CAPACITY, f"{text}: raise transfer.bufferBytes", now))
         elif len(self._receives) > MAX_OPEN:
             self._run(receive, machine.cancelled(Reason.NO_CAPACITY, f"{MAX_OPEN} transfers are open", now))
         else:
@@ -315,6 +320,8 @@ class Receives:
         if session is not None:
             session.used -= 1
             session.idle_since = asyncio.get_running_loop().time()
+            if not session.used:
+                self.peers.unused()
 
     def _give_back(self, slot: int, session: ReceiveSession) -> None:
         """The agent is done with a slot: it takes the next message of the session that it came from."""

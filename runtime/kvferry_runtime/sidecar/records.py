@@ -23,9 +23,10 @@ class Direction(StrEnum):
 class TransferRecord:
     """One transfer, as GET /v1/transfers/ID shows it.
 
-    reason: empty unless it failed. peer: all peers, joined by commas. digest: hexadecimal, of each peer's SEAL, joined
-    by commas. wire_seconds: the time in which a chunk was in flight, hidden_seconds: the part of it before the forward
-    pass ended; only the sender knows both. resent: chunks that were sent (asked for) again.
+    first_layer, layer_count: those that are sent or wanted, global numbers. reason: empty unless it failed. peer: all
+    peers, joined by commas. digest: hexadecimal, of each peer's SEAL, joined by commas. wire_seconds: the time in which
+    a chunk was in flight, hidden_seconds: the part of it before the forward pass ended; only the sender knows both.
+    resent: chunks that were sent (asked for) again.
     shortened_to: tokens that were sent, where decode computes the rest sooner; None for all.
 
     Of the sender alone: why `codec` was chosen, and exposed_seconds: what was predicted then, from the end of the pass
@@ -37,6 +38,8 @@ class TransferRecord:
     tokens: int
     started_unix: float
     state: str
+    first_layer: int = 0
+    layer_count: int = 0
     over: bool = False
     reason: str = ""
     message: str = ""

@@ -37,12 +37,13 @@ class Sending:
     wire: WireTime = field(default_factory=WireTime)
 
     @classmethod
-    def begin(cls, offer: Offer, transfer: TransferConfig, layers: int, retries: int, now: float) -> Sending:
-        """layers: held by the engine. retries: generations that may follow the first one."""
+    def begin(cls, offer: Offer, transfer: TransferConfig, retries: int, now: float) -> Sending:
+        """retries: generations that may follow the first one."""
         layerwise = offer.layerwise is not False
         machine = OutgoingTransfer(
             Offered(
                 transfer_id=offer.transfer_id,
+                layers=offer.layers,
                 tokens=offer.tokens,
                 estimated_bytes=offer.estimated_bytes,
                 layerwise=layerwise,
@@ -56,10 +57,12 @@ class Sending:
             tokens=offer.tokens,
             started_unix=time.time(),
             state=machine.state.value,
+            first_layer=offer.first_layer,
+            layer_count=offer.layer_count,
             codec=offer.codec,
             layerwise=layerwise,
         )
-        return cls(offer, machine, record, course_of(offer, transfer, layers), now)
+        return cls(offer, machine, record, course_of(offer, transfer), now)
 
     def fill(self, effect: AskFill, bytes_per_second: float | None, now: float) -> Fill:
         """What the agent is asked for. bytes_per_second: this transfer's share of the link."""
@@ -75,7 +78,9 @@ class Sending:
         raw_bytes = wire_bytes = 0
         if message.wire_bytes:
             generation = self.machine.generation_of(message.slot)
-            header = checked_header(message, slots.header(message.slot), generation, slots.chunk_bytes)
+            header = checked_header(
+                message, slots.header(message.slot), generation, slots.chunk_bytes, self.offer.layers
+            )
             if header is not None:
                 raw_bytes, wire_bytes = header.raw_bytes, header.wire_bytes
                 self.record.carried(name_of(header.codec), raw_bytes)

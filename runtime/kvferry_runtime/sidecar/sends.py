@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kvferry_contract.config import TransferConfig
 from kvferry_runtime.errors import ProtocolError, Reason
+from kvferry_runtime.layout import layers_text
 from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Filled, Offer, SealOffer, Sent
 from kvferry_runtime.ring.slots import SlotState
 from kvferry_runtime.sidecar.chunk_events import ChunkEvents
@@ -85,12 +86,15 @@ class Sends:
     # ---- the agent ----
 
     def offer(self, message: Offer) -> None:
-        """Raises ProtocolError: the transfer is open already."""
+        """Raises ProtocolError: the transfer is open already, or of layers that the engine does not hold."""
         if message.transfer_id in self._sends:
             raise ProtocolError(f"transfer {message.transfer_id} was offered twice")
+        held = range(0) if self._hub.attach is None else self._hub.attach.layers
+        if message.layers.start < held.start or message.layers.stop > held.stop:
+            offered = f"transfer {message.transfer_id} offers {layers_text(message.layers)}"
+            raise ProtocolError(f"{offered}, the engine holds {layers_text(held)}")
         now = self._clock()
-        layers = 0 if self._hub.attach is None else self._hub.attach.layer_count
-        send = Sending.begin(message, self._transfer, layers, self._retries, now)
+        send = Sending.begin(message, self._transfer, self._retries, now)
         machine = send.machine
         self._sends[message.transfer_id] = send
         self._records.add(send.record)

@@ -10,9 +10,7 @@ from kvferry_contract import env, paths, ports
 from kvferry_contract.config import ConfigError, Role, RuntimeConfig, TransferConfig
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.ring.memory import PAGE, RingGeometry
-
-MIN_KEY_BYTES = 16
-MAX_KEY_BYTES = 4096
+from kvferry_runtime.transport import shared_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class SidecarSettings:
             peer_port=ports.SIDECAR_PEER,
             http_port=ports.SIDECAR_HTTP,
             ring_directory=Path(environment.get(env.RING_DIR, paths.RING_DIR)),
-            key=_key(Path(environment.get(env.KEY_FILE, f"{paths.KEY_DIR}/{paths.KEY_FILE}"))),
+            key=shared_key.read(Path(environment.get(env.KEY_FILE, f"{paths.KEY_DIR}/{paths.KEY_FILE}"))),
             slots=slots_for(config.transfer.buffer_bytes, config.transfer.chunk_bytes),
             transfer=config.transfer,
             drain_seconds=config.drain_seconds,
@@ -107,18 +105,3 @@ def _host(environment: Mapping[str, str]) -> str:
     if not host:
         raise SettingsError(f"{env.POD_IP} is not set: set it to the address of this pod, e.g. 127.0.0.1")
     return host
-
-
-def _key(path: Path) -> bytes:
-    try:
-        key = path.read_bytes().strip()
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read the shared key {path}: {error.strerror}; mount the model's Secret there or set {env.KEY_FILE}"
-        ) from error
-    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        raise SettingsError(
-            f"the shared key {path} has {len(key)} bytes, {MIN_KEY_BYTES} to {MAX_KEY_BYTES} are allowed: "
-            "make one with `openssl rand -hex 32`"
-        )
-    return key

@@ -20,8 +20,8 @@ MAX_BANDS = 64
 """Of one transfer. Each costs a manifest and is looked at once a second; a finer place to end would win little."""
 
 
-def course_of(offer: Offer, transfer: TransferConfig, layers: int) -> Course:
-    """layers: held by the engine. `transfer` is the object's, the same as the engine's."""
+def course_of(offer: Offer, transfer: TransferConfig) -> Course:
+    """`transfer` is the object's, the same as the engine's."""
     overlap = {None: OverlapMode.AUTO, True: OverlapMode.LAYERWISE, False: OverlapMode.REQUEST}[offer.layerwise]
     return Course(
         Proposal(
@@ -31,9 +31,10 @@ def course_of(offer: Offer, transfer: TransferConfig, layers: int) -> Course:
             tokens=max(1, offer.tokens),
             exact_tokens=min(offer.tokens, transfer.keep_exact_first + transfer.keep_exact_last),
             raw_bytes=max(1, offer.estimated_bytes),
-            layers=max(1, layers),
+            layers=offer.layer_count,
             chunk_bytes=transfer.chunk_bytes,
             compute_seconds=offer.compute_us / 1e6,
+            tail_seconds=offer.tail_us / 1e6,
         )
     )
 

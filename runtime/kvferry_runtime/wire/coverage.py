@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
+from itertools import pairwise
+
+from kvferry_runtime.layout import layers_text
+
+
+def misplaced(peers: Mapping[str, range], wanted: range) -> str:
+    """Why these peers cannot bring all wanted layers, each from one of them; empty if they can.
+
+    peers: the layers of each, empty for one that has not said so yet.
+    """
+    known = sorted((layers.start, layers.stop, peer) for peer, layers in peers.items() if layers)
+    for start, stop, peer in known:
+        if start < wanted.start or stop > wanted.stop:
+            return f"{peer} has {layers_text(range(start, stop))}, wanted are {layers_text(wanted)}"
+    for (_, stop, one), (start, _, other) in pairwise(known):
+        if start < stop:
+            return f"{one} and {other} both have layer {start}"
+    if len(known) < len(peers):
+        return ""
+    reached = wanted.start
+    for start, stop, _ in [*known, (wanted.stop, wanted.stop, "")]:
+        if reached < start:
+            return f"no peer has {layers_text(range(reached, start))}"
+        reached = stop
+    return ""
 
 
 class Coverage:

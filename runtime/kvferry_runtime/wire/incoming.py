@@ -48,6 +48,8 @@ class PeerProgress:
 
     def __init__(self) -> None:
         self.state = PeerState.CONNECTING
+        self.layers = range(0)
+        """That it will send, once it has said so."""
         self.seal: Seal | None = None
         self.received: dict[int, Received] = {}
         self.nacked: set[int] = set()

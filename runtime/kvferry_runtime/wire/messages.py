@@ -19,15 +19,18 @@ import msgspec
 from msgspec import Meta
 
 from kvferry_runtime.errors import FrameError
+from kvferry_runtime.layout import MAX_LAYERS
 
-PROTOCOL_VERSION = 2
-"""History: 1, the first; 2, RESERVE tells from where decode's engine can go on, and P may seal a shorter range."""
+PROTOCOL_VERSION = 3
+"""History: 1, the first; 2, RESERVE tells from where decode's engine can go on, and P may seal a shorter range;
+3, RESERVE and OPEN name layers."""
 
 Text = Annotated[str, Meta(max_length=256)]
 LongText = Annotated[str, Meta(max_length=1024)]
 TransferId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
+LayerCount = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 U64 = Annotated[int, Meta(ge=0)]
 """msgpack itself ends at 2^64 - 1."""
@@ -85,24 +88,41 @@ class Reject(Message, frozen=True, tag="REJECT"):
 
 
 class Reserve(Message, frozen=True, tag="RESERVE"):
-    """resume_tokens: P may seal a shorter range, of a multiple of so many tokens of every layer, as D's engine can
-    compute the rest. 0: all or nothing."""
+    """first_layer, layer_count: those that D holds, global numbers.
+
+    resume_tokens: P may seal a shorter range, of a multiple of so many tokens of every layer, as D's engine can compute
+    the rest. 0: all or nothing.
+    """
 
     transfer_id: TransferId
     generation: Count
+    first_layer: Count
+    layer_count: LayerCount
     token_start: Count
     token_stop: Count
     codecs: Annotated[list[Text], Meta(max_length=32)]
     deadline_ms: Count
     resume_tokens: Count
 
+    @property
+    def layers(self) -> range:
+        return range(self.first_layer, self.first_layer + self.layer_count)
+
 
 class Open(Message, frozen=True, tag="OPEN"):
+    """first_layer, layer_count: those that P will send, some or all of those that D holds."""
+
     transfer_id: TransferId
     generation: Count
+    first_layer: Count
+    layer_count: LayerCount
     estimated_bytes: Size
     codec: Text
     layerwise: bool
+
+    @property
+    def layers(self) -> range:
+        return range(self.first_layer, self.first_layer + self.layer_count)
 
 
 class Deny(Message, frozen=True, tag="DENY"):

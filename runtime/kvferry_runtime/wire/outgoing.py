@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import zip_longest
 
 import xxhash
 
 from kvferry_runtime.errors import Reason
+from kvferry_runtime.layout import layers_text
 from kvferry_runtime.wire.credits import SendCredits
 from kvferry_runtime.wire.messages import Deny, Open, Reserve, Seal, SealLayer
 
@@ -32,12 +34,13 @@ class SendState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What the engine offered. tokens: of the whole prompt. deadline: absolute, in seconds of the caller's clock.
+    """What the engine offered. layers: global numbers. tokens: of the whole prompt.
 
-    retries: generations that may follow the first one.
+    deadline: absolute, in seconds of the caller's clock. retries: generations that may follow the first one.
     """
 
     transfer_id: str
+    layers: range
     tokens: int
     estimated_bytes: int
     layerwise: bool
@@ -52,6 +55,17 @@ class Manifest:
     chunks: int
     layers: tuple[SealLayer, ...]
     first_token: int
+
+    def contradiction(self, offer: Offered, announced: int) -> str:
+        """How it differs from what was offered, empty if it does not. announced: chunks that were."""
+        if self.chunks != announced:
+            return f"sealed with {self.chunks} of {announced} chunks"
+        sealed = [(item.layer, item.tokens) for item in self.layers]
+        offered = [(layer, offer.tokens) for layer in offer.layers]
+        for ours, theirs in zip_longest(offered, sealed):
+            if ours != theirs:
+                return f"(layer, tokens) {theirs} was sealed, {ours} was offered"
+        return ""
 
 
 class Work(StrEnum):
@@ -121,6 +135,8 @@ def open_of(offer: Offered, generation: int, codec: str, layerwise: bool) -> Ope
     return Open(
         transfer_id=offer.transfer_id,
         generation=generation,
+        first_layer=offer.layers.start,
+        layer_count=len(offer.layers),
         estimated_bytes=offer.estimated_bytes,
         codec=codec,
         layerwise=layerwise,
@@ -132,6 +148,8 @@ def misfit(offer: Offered, message: Reserve, codec: str) -> str:
     if (message.token_start, message.token_stop) != (0, offer.tokens):
         asked = f"{message.token_start} to {message.token_stop}"
         return f"tokens {asked} are wanted, the whole prompt of {offer.tokens} is offered"
+    if not (message.layers.start <= offer.layers.start and offer.layers.stop <= message.layers.stop):
+        return f"{layers_text(message.layers)} are wanted, {layers_text(offer.layers)} are offered"
     if not {codec, "none"} <= set(message.codecs):
         return f"codec: {codec!r} and 'none' are sent, {sorted(message.codecs)} can be decoded"
     return ""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvferry_runtime.errors import Reason
-from kvferry_runtime.wire.coverage import Coverage
+from kvferry_runtime.layout import layers_text
+from kvferry_runtime.wire.coverage import Coverage, misplaced
 from kvferry_runtime.wire.data import DataHeader
 from kvferry_runtime.wire.effects import (
     Acknowledge,
@@ -139,6 +140,8 @@ class IncomingTransfer:
         reserve = Reserve(
             transfer_id=self.wanted.transfer_id,
             generation=self.generation,
+            first_layer=self.wanted.layers.start,
+            layer_count=len(self.wanted.layers),
             token_start=self.wanted.token_start,
             token_stop=self.wanted.token_stop,
             codecs=list(self.wanted.codecs),
@@ -169,6 +172,9 @@ class IncomingTransfer:
             return []
         if message.codec not in self.wanted.codecs:
             return self._fail(Reason.INTERNAL, f"codec {message.codec!r} was opened, but not asked for", now)
+        progress.layers = message.layers
+        if text := misplaced({name: item.layers for name, item in self._peers.items()}, self.wanted.layers):
+            return self._fail(Reason.DENIED, text, now)
         progress.state = PeerState.RECEIVING
         progress.heard_at = now
         return []
@@ -230,6 +236,9 @@ class IncomingTransfer:
             return self._fail(Reason.CORRUPT, f"{message.chunks} chunks were sealed; at most {MAX_CHUNKS} can be", now)
         if text := self._shortened(message):
             return self._fail(Reason.CORRUPT, text, now)
+        if [item.layer for item in message.layers] != list(progress.layers):
+            sealed = sorted({item.layer for item in message.layers})
+            return self._fail(Reason.CORRUPT, f"{peer}: opened {layers_text(progress.layers)}, sealed {sealed}", now)
         progress.state = PeerState.SEALED
         progress.seal = message
         progress.heard_at = now

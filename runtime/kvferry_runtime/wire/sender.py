@@ -138,8 +138,8 @@ class OutgoingTransfer:
         """The forward pass is over, and every chunk was announced."""
         if self.over:
             return []
-        if self._manifest is not None or manifest.chunks != len(self._chunks):
-            return self._end(Reason.INTERNAL, f"sealed with {manifest.chunks} of {len(self._chunks)} chunks", now)
+        if text := "sealed twice" if self._manifest else manifest.contradiction(self.offer, len(self._chunks)):
+            return self._end(Reason.INTERNAL, text, now)
         self._manifest = manifest
         return self._maybe_seal()
 

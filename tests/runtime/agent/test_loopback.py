@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from kv_settings import Outcomes, kv_layout, transfer_params
 from kvferry_runtime.agent.base import LoadResult
 from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.loopback import Loopback, LoopbackAgent
+from kvferry_runtime.agent.staged import fetch_stage, offer_stages
 from kvferry_runtime.errors import LayoutError, Reason, RingUnavailable
+from kvferry_runtime.layout import KvLayout
 
 TOKENS = 6
 LAYOUT = kv_layout(2)
@@ -66,6 +69,55 @@ def test_a_transfer(pair: tuple[LoopbackAgent, LoopbackAgent], fetch_first: bool
     offer.cancel("late")
     assert (sent.calls, loaded.calls) == (1, 1)
     assert prefill.state().open_sends == decode.state().open_loads == 0
+
+
+MODEL = [LAYOUT.shapes[0]] * 5
+
+
+def stage(fabric: Loopback, layers: range, fill: int) -> tuple[LoopbackAgent, ContiguousKv, list[np.ndarray]]:
+    """An agent of a pod with these layers; its memory holds `fill` and the layer's number."""
+    layout = KvLayout.stage(MODEL, layers)
+    agent = LoopbackAgent(fabric)
+    agent.start(layout, {}, lambda: 0.0)
+    tensors = [np.full((2, TOKENS, 2, 8), fill and fill + layer, np.uint16) for layer in layers]
+    return agent, ContiguousKv(layout, tensors), tensors
+
+
+def test_stages_on_both_sides(fabric: Loopback) -> None:
+    """Case 36."""
+    prefill, decode = [range(2), range(2, 5)], [range(1), range(1, 3), range(3, 5)]
+    sent, loaded = [Outcomes() for _ in prefill], [Outcomes() for _ in decode]
+    found = {}
+    for number, layers in enumerate(decode):
+        agent, memory, tensors = stage(fabric, layers, 0)
+        params = replace(transfer_params("decode"), peers=("p0:1", "p1:1"))
+        fetch_stage(agent, params, memory, 0, TOKENS, number, decode, prefill, loaded[number])
+        found |= dict(zip(layers, tensors, strict=True))
+    for layers, done in zip(prefill, sent, strict=True):
+        agent, memory, _ = stage(fabric, layers, 100)
+        send = offer_stages(agent, transfer_params("prefill"), memory, TOKENS, layers, decode, done)
+        for layer in layers:
+            send.layer_final(layer, 0, TOKENS)
+        send.seal(3 if layers.stop == 5 else None)
+    results = [done.wait() for done in loaded]
+    assert [result.first_token for result in results] == [None, 3, 3]
+    assert [done.wait() for done in sent] == [None, None]
+    assert {layer: int(tensor.max()) for layer, tensor in found.items()} == {layer: 100 + layer for layer in range(5)}
+    assert all((tensor == tensor.max()).all() for tensor in found.values())
+
+
+def test_offers_that_overlap_fail_the_load(fabric: Loopback) -> None:
+    loaded = Outcomes()
+    agent, memory, _ = stage(fabric, range(5), 0)
+    agent.fetch(transfer_params("decode"), memory, 0, TOKENS, loaded)
+    for layers in (range(3), range(2, 5)):
+        prefill, source, _ = stage(fabric, layers, 100)
+        send = prefill.offer(transfer_params("prefill"), source, TOKENS, Outcomes())
+        for layer in layers:
+            send.layer_final(layer, 0, TOKENS)
+        send.seal(None)
+    failed = loaded.wait()
+    assert failed.reason is Reason.DENIED and "both have layer 2" in failed.message
 
 
 def test_a_seal_needs_every_layer(pair: tuple[LoopbackAgent, LoopbackAgent]) -> None:

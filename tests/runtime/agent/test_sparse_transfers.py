@@ -20,7 +20,7 @@ from kvferry_runtime.agent.eviction import Eviction
 from kvferry_runtime.agent.paged import PagedCache, PagedKv
 from kvferry_runtime.agent.sends import Send
 from kvferry_runtime.codec.sparse.budget import SPARSE, Budget
-from kvferry_runtime.codec.sparse.scores import from_keys
+from kvferry_runtime.codec.sparse.host_scores import from_keys
 from kvferry_runtime.codec.sparse.selection import Scores, select
 from kvferry_runtime.errors import CodecRefused, LayoutError, Reason, SettingsError, TransferFailed
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape

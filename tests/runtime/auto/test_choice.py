@@ -19,6 +19,23 @@ INT8 = MethodSpeed("int8", 0.53, 5e9, 5e9)
 ALL = [NONE, LOSSLESS, INT8]
 
 
+@pytest.mark.parametrize("layerwise", [True, False])
+def test_what_goes_on_after_the_layers_that_are_sent_hides_them(layerwise: bool) -> None:
+    """Two offers of half of the layers each: the first half has the second half's time to be through."""
+    link = 500 * MBIT
+    early = Job(32 * MIB, 0, 16, MIB, compute_seconds=0.4, tail_seconds=0.2)
+    late = Job(32 * MIB, 0, 16, MIB, compute_seconds=0.2)
+    exposed = [exposed_seconds(half, link, NONE, NONE, layerwise) for half in (early, late)]
+    if not layerwise:
+        assert exposed[0] == exposed[1], "neither begins before the end of the pass"
+        return
+    assert exposed[0] < exposed[1]
+    assert exposed[1] - exposed[0] == pytest.approx(0.2), "the link is busy from its first layer on"
+    quick = 100 * link
+    assert exposed_seconds(early, quick, NONE, NONE, layerwise) == 0.0, "it is there before the pass ends"
+    assert exposed_seconds(late, quick, NONE, NONE, layerwise) > 0.0
+
+
 def job(raw_bytes: int = 64 * MIB, compute: float = 0.0, exact: int = 0) -> Job:
     return Job(raw_bytes, exact, 32, MIB, compute)
 

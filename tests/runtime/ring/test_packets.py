@@ -26,7 +26,7 @@ from kvferry_runtime.ring.messages import (
 IDS = st.text("0123456789abcdef", min_size=32, max_size=32)
 SMALL = st.integers(0, 1000)
 FROM_AGENT = st.one_of(
-    st.builds(Offer, IDS, st.integers(1, 1000), SMALL, st.just("none"), st.booleans(), st.integers(1, 1000)),
+    st.builds(Offer, IDS, SMALL, st.integers(1, 1024), SMALL, SMALL, st.just("none"), st.booleans(), SMALL),
     st.builds(Filled, IDS, SMALL, SMALL, SMALL, SMALL, st.integers(0, 2**64 - 1)),
     st.builds(Consumed, IDS, SMALL, SMALL, st.booleans()),
 )

@@ -167,7 +167,7 @@ async def test_a_reserve_that_comes_again_is_denied_and_changes_nothing(pods: Wo
     [sending] = [send for send in sends._sends.values() if send.record.id == transfer_id(3)]
     [session] = [session for session in sends.sessions if session.name == sending.machine.peer]
     course = sending.course
-    sends._reserve(session, Reserve(transfer_id(3), 0, 0, TOKENS, ["none", "int8", "fp4"], 1000, resume_tokens=7))
+    sends._reserve(session, Reserve(transfer_id(3), 0, 0, 4, 0, TOKENS, ["none", "int8", "fp4"], 1000, resume_tokens=7))
     assert sending.course is course and sending.resume_tokens == 0
     assert prefill.metric("method_chosen_total", method="int8", why="link_slow") == 1
     assert prefill.metric("method_chosen_total", method="fp4", why="link_slow") == 0

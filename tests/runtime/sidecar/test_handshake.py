@@ -144,7 +144,7 @@ async def stranger(pods: World, pod: Pod) -> Connection:
         (b"", Refusal.FRAME),
         (b"x" * 20_000, Refusal.FRAME),
         (b"\xff" * MAX_CONTROL_BYTES, Refusal.FRAME),
-        (encode(Reserve("0" * 32, 0, 0, 1, ["none"], 1000, 0)), Refusal.PROTOCOL),
+        (encode(Reserve("0" * 32, 0, 0, 4, 0, 1, ["none"], 1000, 0)), Refusal.PROTOCOL),
         (encode(Reject("internal", "no", False)), Refusal.BY_PEER),
     ],
 )

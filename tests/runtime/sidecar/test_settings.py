@@ -9,7 +9,8 @@ import pytest
 
 from kv_settings import transfer_config
 from kvferry_contract import env
-from kvferry_contract.config import FailurePolicy, GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.config import VERSION, FailurePolicy, GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.split import Split
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.sidecar.settings import SidecarSettings, slots_for
 
@@ -17,9 +18,9 @@ from kvferry_runtime.sidecar.settings import SidecarSettings, slots_for
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     config = RuntimeConfig(
-        version=1,
+        version=VERSION,
         model=ModelConfig(uri="file:///m", revision="", served_name="m", directory="/m"),
-        group=GroupConfig("ns", "m", "r1", Role.DECODE, 2, 3, 1),
+        group=GroupConfig("ns", "m", "r1", Role.DECODE, 2, Split(3), Split(1), 1),
         transfer=transfer_config(failure_policy=FailurePolicy.RETRY),
         drain_seconds=12,
     )

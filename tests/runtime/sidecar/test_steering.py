@@ -22,8 +22,8 @@ MEASURED = [OfferedMethod("none", 1.0, 6e9, 6e9)]
 
 def offer(tokens: int = 1000, codec: str = "auto", compute_us: int = 1000) -> Offer:
     return Offer(
-        transfer_id=ID, tokens=tokens, estimated_bytes=tokens * 100, codec=codec, layerwise=None, deadline_ms=1000,
-        methods=MEASURED, compute_us=compute_us,
+        transfer_id=ID, first_layer=0, layer_count=1, tokens=tokens, estimated_bytes=tokens * 100, codec=codec,
+        layerwise=None, deadline_ms=1000, methods=MEASURED, compute_us=compute_us,
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ class Asked:
 def test_nothing_is_counted_where_a_transfer_cannot_end_early(
     wanted: dict[str, Any], rate: float | None, looks: bool
 ) -> None:
-    sending = Sending.begin(offer(**wanted), transfer_config(), 1, 0, 0.0)
+    sending = Sending.begin(offer(**wanted), transfer_config(), 0, 0.0)
     sending.resume_tokens = 500
     sending.cuts.append(Cut(500, 1, [ManifestLayer(0, 500, 1)]))
     sending.machine = machine = Asked()  # type: ignore[assignment]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -52,12 +52,21 @@ def told(effects: list[Effect], kind: type[Any]) -> Any:
     return message
 
 
+def sealed(chunks: int) -> Manifest:
+    """Of the whole prompt, in so many chunks."""
+    return Manifest(chunks, manifest(BANDS).layers, first_token=5)
+
+
+def reserve(generation: int = 0, resume: int = BAND, codecs: Sequence[str] = ("none",)) -> Reserve:
+    return Reserve(ID, generation, LAYERS.start, len(LAYERS), 0, TOKENS, list(codecs), 1000, resume)
+
+
 def sender(resume: int = BAND) -> OutgoingTransfer:
-    machine = OutgoingTransfer(Offered(ID, TOKENS, BANDS * len(LAYERS) * CHUNK, True, 100.0, 0))
+    machine = OutgoingTransfer(Offered(ID, LAYERS, TOKENS, BANDS * len(LAYERS) * CHUNK, True, 100.0, 0))
     credits = SendCredits()
     credits.grant(100)
     machine.announced(0, [CHUNK] * (BANDS * len(LAYERS)), 0.0)
-    machine.reserve("d", Reserve(ID, 0, 0, TOKENS, ["none"], 1000, resume), credits, True, "none")
+    machine.reserve("d", reserve(resume=resume), credits, True, "none")
     return machine
 
 
@@ -74,7 +83,7 @@ def receiver(resume: int = BAND, peers: tuple[str, ...] = ("p",)) -> IncomingTra
     machine.start()
     for peer in peers:
         machine.connected(peer, 0.0)
-        machine.opened(peer, Open(ID, 0, 0, "none", True), 0.0)
+    machine.opened(peers[0], Open(ID, 0, LAYERS.start, len(LAYERS), 0, "none", True), 0.0)
     return machine
 
 
@@ -147,14 +156,14 @@ def test_what_would_still_be_sent_is_the_sum_of_its_chunks(
     sizes: list[int], batch: int, sent: int, chunks: int
 ) -> None:
     """However they were announced, also in another generation."""
-    p = OutgoingTransfer(Offered(ID, TOKENS, sum(sizes), True, 100.0, 1))
+    p = OutgoingTransfer(Offered(ID, LAYERS, TOKENS, sum(sizes), True, 100.0, 1))
     for start in range(0, len(sizes), batch):
         p.announced(start, sizes[start : start + batch], 0.0)
-    p.sealed(Manifest(len(sizes), (), 5), 0.0)
+    p.sealed(sealed(len(sizes)), 0.0)
     for generation in range(2):
         credits = SendCredits()
         credits.grant(100)
-        p.reserve("d", Reserve(ID, generation, 0, TOKENS, ["none"], 1000, BAND), credits, True, "none")
+        p.reserve("d", reserve(generation), credits, True, "none")
         for slot in range(min(sent, len(sizes))):
             p.fill(100 * generation + slot)
         possible = sent <= chunks and sent < len(sizes)
@@ -178,11 +187,11 @@ class Counted(int):
 
 def test_asking_what_would_still_be_sent_touches_no_chunk() -> None:
     """It is asked for every place to end, once a second, on the loop that serves all transfers."""
-    p = OutgoingTransfer(Offered(ID, TOKENS, 1, True, 100.0, 0))
+    p = OutgoingTransfer(Offered(ID, LAYERS, TOKENS, 1, True, 100.0, 0))
     p.announced(0, [Counted(CHUNK)] * 1000, 0.0)
-    p.sealed(Manifest(1000, (), 5), 0.0)
+    p.sealed(sealed(1000), 0.0)
     credits = SendCredits()
-    p.reserve("d", Reserve(ID, 0, 0, TOKENS, ["none"], 1000, BAND), credits, True, "none")
+    p.reserve("d", reserve(), credits, True, "none")
     Counted.added = 0
     assert [p.waiting_bytes(chunks) for chunks in (0, 10, 1000)] == [0, 10 * CHUNK, 1000 * CHUNK]
     assert Counted.added == 0
@@ -196,12 +205,15 @@ def test_asking_what_would_still_be_sent_touches_no_chunk() -> None:
         ({"codecs": ["none"]}, True),
         ({"codecs": ["int8"]}, True),
         ({"generation": 0}, True),
+        ({"first_layer": 0, "layer_count": 8}, False),
+        ({"first_layer": 3}, True),
+        ({"layer_count": 2}, True),
     ],
 )
 def test_whether_a_reserve_would_be_refused_is_known_before(change: dict[str, Any], refused: bool) -> None:
     """Asking changes nothing, and `reserve` then gives the same answer."""
     p, credits = sender(), SendCredits()
-    message = replace(Reserve(ID, 1, 0, TOKENS, ["none", "int8"], 1000, BAND), **change)
+    message = replace(reserve(1, codecs=("none", "int8")), **change)
     answer = p.refusal(message, "int8")
     assert (answer is not None) is refused
     assert (p.generation, p.state) == (0, SendState.OPEN)

@@ -18,13 +18,16 @@ from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import AgentState, FetchHandle, KvAgent, KvMemory, LoadResult, SendHandle
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.device.cuda import CudaDevice
-from kvferry_runtime.agent.device.memory import DeviceCache, DeviceKv
-from kvferry_runtime.agent.device.slot_codec import DeviceSlotCodec, on_device
+from kvferry_runtime.agent.device.eviction import DeviceEviction
+from kvferry_runtime.agent.device.memory import DeviceCache, DeviceKv, on_device
+from kvferry_runtime.agent.device.slot_codec import DeviceSlotCodec
+from kvferry_runtime.agent.device.sparse_slots import DeviceSparseSlots
 from kvferry_runtime.agent.device.streams import Device
 from kvferry_runtime.agent.self_check import SelfCheck
 from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.device.registry import device_codecs
-from kvferry_runtime.errors import SettingsError, TransferFailed
+from kvferry_runtime.codec.sparse.budget import SPARSE
+from kvferry_runtime.errors import TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.trace.recorder import Recorder
 
@@ -62,15 +65,17 @@ class DeviceAgent(KvAgent):
         device: Device,
         block_tokens: int = USUAL_BLOCK_TOKENS,
         recorder: Recorder | None = None,
+        methods: frozenset[Method] = frozenset(Method),
     ) -> None:
-        """block_tokens: of the engine's cache, for which kernels are compiled at the start. recorder: see `HostAgent`.
+        """block_tokens: of the engine's cache, for which kernels are compiled at the start. recorder, methods: see
+        `HostAgent`.
 
         Raises:
-            SettingsError: `transfer.method` has no implementation for GPUs.
+            SettingsError: the engine cannot take `transfer.method`.
         """
         self.device = device
-        self._codec = _slot_codec(transfer, device, block_tokens)
-        self._host = HostAgent(directory, role, transfer, self._codec, recorder=recorder)
+        self._codec = _slot_copier(transfer, device, block_tokens)
+        self._host = HostAgent(directory, role, transfer, self._codec, methods, recorder, DeviceEviction)
 
     def memory(self, cache: DeviceCache, block_ids: list[int]) -> DeviceKv:
         """One request's blocks, to be given to `offer` or `fetch`. Raises LayoutError as `DeviceKv` does."""
@@ -88,14 +93,15 @@ class DeviceAgent(KvAgent):
         memory: KvMemory,
         tokens: int,
         on_done: Callable[[TransferFailed | None], None],
+        layers: range | None = None,
     ) -> SendHandle:
         """See `HostAgent.offer`. Raises LayoutError: `memory` is not of this agent."""
-        kv = on_device(memory)
+        kv = on_device(memory).lent()
 
         def done(failure: TransferFailed | None) -> None:
             kv.in_flight.close(lambda: on_done(failure))
 
-        return DeviceSend(kv, self._host.offer(params, kv, tokens, done))
+        return DeviceSend(kv, self._host.offer(params, kv, tokens, done, layers))
 
     def fetch(
         self,
@@ -128,14 +134,17 @@ class DeviceAgent(KvAgent):
         self._codec.close(timeout)
 
 
+def _slot_copier(transfer: TransferConfig, device: Device, block_tokens: int) -> DeviceSlotCodec | DeviceSparseSlots:
+    sparse = SPARSE.get(transfer.method.value)
+    if sparse is None:
+        return _slot_codec(transfer, device, block_tokens)
+    dense = _slot_codec(replace(transfer, method=Method.NONE), device, block_tokens)
+    return DeviceSparseSlots(sparse, dense, block_tokens)
+
+
 def _slot_codec(transfer: TransferConfig, device: Device, block_tokens: int) -> DeviceSlotCodec:
     codecs = device_codecs()
-    method = codecs["none"] if transfer.method is Method.AUTO else codecs.get(transfer.codec)
-    if method is None:
-        raise SettingsError(
-            f"transfer.compression.method {transfer.codec} has no implementation for GPUs, and the KV lies on "
-            f"{device.name}; choose one of {', '.join(sorted(codecs))}, or keep the KV in host memory"
-        )
+    method = codecs["none"] if transfer.method is Method.AUTO else codecs[transfer.codec]
     used = codecs.values() if transfer.method is Method.AUTO else [method]
     lossy = [codec.name for codec in used if codec.lossy]
     hosts = registry.host_codecs(lossy)  # numba takes a second and 190 MB: only for those who check what is lost
@@ -150,6 +159,7 @@ def cuda_agent(
     device: torch.device,
     block_tokens: int = USUAL_BLOCK_TOKENS,
     recorder: Recorder | None = None,
+    methods: frozenset[Method] = frozenset(Method),
 ) -> DeviceAgent:
-    """The agent for a CUDA device. Raises SettingsError: no such device, or no such method on it."""
-    return DeviceAgent(directory, role, transfer, CudaDevice(device), block_tokens, recorder)
+    """The agent for a CUDA device. Raises SettingsError: no such device, or a method that the engine cannot take."""
+    return DeviceAgent(directory, role, transfer, CudaDevice(device), block_tokens, recorder, methods)

@@ -46,7 +46,7 @@ Passes = Callable[[npt.NDArray[np.generic], npt.NDArray[np.uint8]], bool]
 
 
 class Filling(QueuedWork[DataHeader]):
-    """codec: tried first. exact: takes over what that cannot carry, does not make smaller or spoils.
+    """codec: tried first. exact: takes over what that cannot carry or spoils.
 
     passes: asked of a chunk that is to be checked; None for all others.
     """
@@ -113,8 +113,6 @@ class Filling(QueuedWork[DataHeader]):
         try:
             wire_bytes = self._codec.finish_encode(*self._reported(), self._parcel.extent)
         except NotEncodable:
-            wire_bytes = self._parcel.chunk.raw_bytes
-        if self._codec is not self._exact and wire_bytes >= self._parcel.chunk.raw_bytes:
             self._go_exact()
             return None
         if self._codec.fixed_ratio:

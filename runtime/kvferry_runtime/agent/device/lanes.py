@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import cycle
 
-from kvferry_runtime.agent.device.in_flight import InFlight
 from kvferry_runtime.agent.device.streams import Device, Event, Stream
 from kvferry_runtime.agent.device.watch import EventWatch
+from kvferry_runtime.agent.in_flight import InFlight
 from kvferry_runtime.errors import LayoutError
 
 LANES = 2

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
 
-from kvferry_runtime.agent.device.in_flight import InFlight
+from kvferry_runtime.agent.base import KvMemory
 from kvferry_runtime.agent.device.streams import Device, Event, Stream
 from kvferry_runtime.agent.device.uploaded import Uploaded
+from kvferry_runtime.agent.in_flight import InFlight
 from kvferry_runtime.codec.device.base import DeviceRows
 from kvferry_runtime.errors import LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout
@@ -107,6 +109,13 @@ class DeviceKv:
 
     # ---- the engine's thread ----
 
+    def lent(self) -> DeviceKv:
+        """The same blocks for one of several offers: which of its layers are final, and what of it is in flight."""
+        lent = copy(self)
+        lent.in_flight = InFlight()
+        lent._final = {layer: [] for layer in self._final}
+        return lent
+
     def record_final(self, layer: int, token_stop: int) -> None:
         """The kernels that compute this layer up to `token_stop` are queued on the current stream."""
         self._cache.layout.shape(layer)
@@ -169,6 +178,13 @@ class DeviceKv:
         return DeviceRows(
             planes, self._table.tensor, size, token_start, block_stride, token_stride, head_stride, layer.aligned
         )
+
+
+def on_device(memory: KvMemory) -> DeviceKv:
+    """Raises LayoutError: this memory is the host's."""
+    if not isinstance(memory, DeviceKv):
+        raise LayoutError(f"{type(memory).__name__} lies in host memory: its engine needs the agent for host memory")
+    return memory
 
 
 def _aligned(tensor: torch.Tensor) -> bool:

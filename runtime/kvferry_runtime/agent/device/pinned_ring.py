@@ -7,8 +7,8 @@ import threading
 
 import torch
 
-from kvferry_runtime.agent.device.in_flight import InFlight
 from kvferry_runtime.agent.device.streams import Device
+from kvferry_runtime.agent.in_flight import InFlight
 from kvferry_runtime.codec.device.base import STATUS_WORDS
 from kvferry_runtime.ring.memory import RingMemory
 

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from kvferry_contract.config import Integrity
 from kvferry_runtime.agent.base import KvMemory
-from kvferry_runtime.agent.chunk_header import payload_digest
+from kvferry_runtime.agent.chunk_header import checked_payload
 from kvferry_runtime.agent.device.filling import Filling, Parcel
 from kvferry_runtime.agent.device.lanes import Lanes
-from kvferry_runtime.agent.device.memory import DeviceKv
+from kvferry_runtime.agent.device.memory import on_device
 from kvferry_runtime.agent.device.method_speed import measure, warm_up
 from kvferry_runtime.agent.device.pinned_ring import PinnedRing
 from kvferry_runtime.agent.device.placing import Placing
@@ -29,7 +29,6 @@ from kvferry_runtime.auto.speeds import MethodSpeed
 from kvferry_runtime.codec import registry
 from kvferry_runtime.codec.base import Codec, Payload
 from kvferry_runtime.codec.device.base import DeviceCodec
-from kvferry_runtime.errors import CorruptPayload, LayoutError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
 from kvferry_runtime.plan import Chunk
 from kvferry_runtime.ring.memory import RingMemory
@@ -60,16 +59,16 @@ class DeviceSlotCodec:
         self.codecs = codecs
         self._hosts = hosts
         self._checks = checks
-        self._bench = Bench(device, Lanes(device), integrity)
+        self.bench = Bench(device, Lanes(device), integrity)
         self._block_tokens = block_tokens
         self._ring: PinnedRing | None = None
 
     def warm_up(self, layout: KvLayout) -> None:
         """Have every kernel compiled that the usual method needs for these layers. Waits: before the engine serves."""
         for shape in set(layout.shapes):
-            warm_up(self._bench.device, self.exact, shape, self._block_tokens)
+            warm_up(self.bench.device, self.exact, shape, self._block_tokens)
             if self.method is not self.exact and shape.dtype is not KvDtype.UINT8:
-                warm_up(self._bench.device, self.method, shape, self._block_tokens)
+                warm_up(self.bench.device, self.method, shape, self._block_tokens)
 
     @property
     def working(self) -> int:
@@ -86,7 +85,7 @@ class DeviceSlotCodec:
         be another mapping of the same slots."""
         if self._ring is not None:
             self._ring.close()
-        self._ring = PinnedRing(self._bench.device, ring)
+        self._ring = PinnedRing(self.bench.device, ring)
 
     def fill(
         self, ring: RingMemory, slot: int, layout: KvLayout, memory: KvMemory, transfer_id: str, generation: int,
@@ -102,8 +101,8 @@ class DeviceSlotCodec:
         passes = None
         if codec.lossy and self._checks.due(slot):
             passes = partial(self._passes, parcel, codec, slot)
-        pinned = self._pinned(ring)
-        filling = Filling(self._bench, pinned, slot, on_device(memory), parcel, codec, self.exact, passes)
+        pinned = self.pinned(ring)
+        filling = Filling(self.bench, pinned, slot, on_device(memory), parcel, codec, self.exact, passes)
         filling.start()
         return filling
 
@@ -115,13 +114,9 @@ class DeviceSlotCodec:
             CodecError: it was encoded by a method that we do not have; nothing was written.
             LayoutError: the engine's memory is not as announced, or the lengths exceed the slot.
         """
-        if header.wire_bytes > ring.chunk_bytes:
-            raise LayoutError(f"chunk of {header.wire_bytes} bytes in a slot of {ring.chunk_bytes}")
         codec = registry.by_wire_id(self.codecs, header.codec)
-        payload = np.frombuffer(ring.slot_payload(slot), np.uint8)[: header.wire_bytes]
-        if payload_digest(payload, self._bench.integrity) != header.digest:
-            raise CorruptPayload(f"digest of chunk {header.sequence} does not fit")
-        placing = Placing(self._bench, self._pinned(ring), slot, on_device(memory), header, codec)
+        checked_payload(ring, slot, header, self.bench.integrity)
+        placing = Placing(self.bench, self.pinned(ring), slot, on_device(memory), header, codec)
         placing.start()
         return placing
 
@@ -131,37 +126,32 @@ class DeviceSlotCodec:
 
     def speed(self, method: str, shape: LayerShape) -> MethodSpeed:
         """Of this method on one layer's values, with the copy over the bus. Waits for the device: before it serves."""
-        return measure(self._bench.device, self.codecs[method], shape, self._block_tokens)
+        return measure(self.bench.device, self.codecs[method], shape, self._block_tokens)
 
-    def close(self, timeout: float) -> bool:
-        """Wait for what is queued, at most `timeout` seconds, and let go of the ring. Returns whether all was done."""
-        if self._ring is not None:
-            self._ring.close()
-        return self._bench.lanes.close(timeout)
-
-    def _codec(self, parcel: Parcel, method: str, room: int) -> DeviceCodec:
-        """The method where it may be used, and its payload can fit and be smaller than the rows, else the exact codec.
-        What varies is looked at afterwards."""
-        codec = self.exact if parcel.chunk.exact else self.codecs[method] if method else self.method
-        longest = codec.max_wire_bytes(parcel.extent)
-        pays = longest <= room and (longest < parcel.extent.raw_bytes or not codec.fixed_ratio)
-        return codec if pays and self._checks.allows(codec.name, parcel.layers) else self.exact
-
-    def _passes(
-        self, parcel: Parcel, codec: DeviceCodec, slot: int, rows: npt.NDArray[np.generic], payload: Payload
-    ) -> bool:
-        return self._checks.passes(self._hosts[codec.name], [rows], payload, parcel.extent, parcel.layers, slot)
-
-    def _pinned(self, ring: RingMemory) -> PinnedRing:
+    def pinned(self, ring: RingMemory) -> PinnedRing:
+        """This ring as the device reaches it. Waits for the driver, at most for some seconds, the first time."""
         if self._ring is None or self._ring.ring is not ring:
             self.attached(ring)
         assert self._ring is not None, "it was attached just now"
         self._ring.await_registration()
         return self._ring
 
+    def close(self, timeout: float) -> bool:
+        """Wait for what is queued, at most `timeout` seconds, and let go of the ring. Returns whether all was done."""
+        if self._ring is not None:
+            self._ring.close()
+        return self.bench.lanes.close(timeout)
 
-def on_device(memory: KvMemory) -> DeviceKv:
-    """Raises LayoutError: this memory is the host's."""
-    if not isinstance(memory, DeviceKv):
-        raise LayoutError(f"{type(memory).__name__} lies in host memory: its engine needs the agent for host memory")
-    return memory
+    def _codec(self, parcel: Parcel, method: str, room: int) -> DeviceCodec:
+        """The method where it may be used, and its payload fits and is smaller than the rows (or, of an exact one, no
+        larger), else the exact codec."""
+        codec = self.exact if parcel.chunk.exact else self.codecs[method] if method else self.method
+        longest = codec.max_wire_bytes(parcel.extent)
+        largest = parcel.extent.raw_bytes - 1 if codec.lossy else parcel.extent.raw_bytes
+        pays = longest <= min(room, largest)
+        return codec if pays and self._checks.allows(codec.name, parcel.layers) else self.exact
+
+    def _passes(
+        self, parcel: Parcel, codec: DeviceCodec, slot: int, rows: npt.NDArray[np.generic], payload: Payload
+    ) -> bool:
+        return self._checks.passes(self._hosts[codec.name], [rows], payload, parcel.extent, parcel.layers, slot)

@@ -20,7 +20,7 @@ from kvferry_runtime.agent.device.agent import DeviceAgent
 from kvferry_runtime.agent.device.memory import DeviceCache
 from kvferry_runtime.agent.loop import FIRST_RETRY_SECONDS
 from kvferry_runtime.agent.methods import OBSERVED_BYTES
-from kvferry_runtime.errors import LayoutError, Reason, SettingsError, TransferFailed
+from kvferry_runtime.errors import LayoutError, Reason, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Fetch, Fill, Filled, Offer, Sent
 from kvferry_runtime.trace.recorder import Recorder
@@ -127,6 +127,34 @@ def test_blocks_come_back_only_when_the_device_has_let_go(open_engine: OpenEngin
     failure = done.wait()
     assert isinstance(failure, TransferFailed) and failure.reason is Reason.CANCELLED
     assert engine.sidecar.expect(Filled).slot == 0
+
+
+def test_two_offers_of_one_prompt_come_back_each_when_the_device_lets_go_of_it(open_engine: OpenEngine) -> None:
+    """For two stages of decode, over the same blocks: the end of one neither ends nor waits for the other."""
+    engine = open_engine(Role.PREFILL)
+    memory, gate = engine.agent.memory(engine.cache, [0, 1, 2]), StandInEvent()
+    ends, offers = [Outcomes(), Outcomes()], []
+    for number, layers in enumerate((range(2), range(2, 4))):
+        offers.append(engine.agent.offer(transfer_params("prefill", number), memory, TOKENS, ends[number], layers))
+        assert engine.sidecar.expect(Offer).layers == layers
+    engine.compute(offers[0], 0, 1.0)
+    first = engine.sidecar.expect(ChunksReady)
+    stand_in(engine).compute.wait(gate)
+    engine.compute(offers[1], 2, 2.0)
+    second = engine.sidecar.expect(ChunksReady)
+    engine.sidecar.send(Fill(second.transfer_id, 1, second.chunks[0].sequence, 0))
+    eventually(lambda: engine.agent.state().lent_slots == 1, "a slot that the device works on")
+    offers[0].cancel("not wanted")
+    engine.sidecar.expect(Cancel)
+    assert ends[0].wait().reason is Reason.CANCELLED
+    assert ends[1].calls == 0
+    gate.fire()
+    filled = engine.sidecar.expect(Filled)
+    assert (filled.transfer_id, filled.slot) == (second.transfer_id, 1) and filled.wire_bytes > 0
+    engine.sidecar.send(Fill(first.transfer_id, 0, first.chunks[0].sequence, 0))
+    assert engine.sidecar.expect(Filled).wire_bytes == 0, "it is over"
+    engine.sidecar.send(Sent(second.transfer_id, True, "", ""))
+    assert ends[1].wait() is None
 
 
 def test_what_the_device_reports_ends_the_transfer(open_engine: OpenEngine) -> None:
@@ -289,11 +317,6 @@ def test_host_memory_is_refused(open_engine: OpenEngine) -> None:
     memory = ContiguousKv(LAYOUT, [torch.zeros(2, TOKENS, 2, 8, dtype=torch.bfloat16) for _ in range(LAYERS)])
     with pytest.raises(LayoutError, match="host memory"):
         engine.agent.offer(transfer_params("prefill"), memory, TOKENS, Outcomes())
-
-
-def test_a_method_without_kernels_is_refused_with_the_choice(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="sparse50 has no implementation for GPUs, and the KV lies on the stand-in"):
-        DeviceAgent(tmp_path, Role.PREFILL, transfer_config(method=Method.SPARSE50), StandInDevice())
 
 
 @pytest.mark.parametrize(

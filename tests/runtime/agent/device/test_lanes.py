@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from kv_settings import Outcomes
-from kvferry_runtime.agent.device.in_flight import InFlight
 from kvferry_runtime.agent.device.lanes import Lanes
+from kvferry_runtime.agent.in_flight import InFlight
 from stand_in_device import StandInDevice, StandInEvent
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvferry_runtime.sidecar.log_limit import LogLimit
+from kvferry_runtime.transport.log_limit import LogLimit
 
 
 def test_lines_beyond_the_limit_are_counted_and_told_later() -> None:

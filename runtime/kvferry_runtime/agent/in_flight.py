@@ -1,4 +1,4 @@
-"""How much queued work of a device still touches something, and what to do once none does."""
+"""How much work of others than the agent's thread still touches something, and what to do once none does."""
 
 from __future__ import annotations
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kvferry_contract.config import OnFallback, TransferConfig
 from kvferry_runtime.errors import ConnectFailed, FrameError, Reason, TransportError, TransportUnavailable, WireError
-from kvferry_runtime.sidecar import lanes
 from kvferry_runtime.transport.base import Connection
 from kvferry_runtime.wire.frames import MAX_UNAUTHENTICATED_BYTES
 from kvferry_runtime.wire.handshake import Acceptor, Agreed, Dialer, Refusal, Refuse, Reply, refuse
@@ -52,20 +50,6 @@ def tell(connection: Connection, refused: Refuse) -> None:
         connection.send_control(encode(refused.tell))
     except TransportError:
         return
-
-
-def check_lanes(connection: Connection, transfer: TransferConfig) -> str | None:
-    """What is wrong with the lanes, if that is tolerated; None if nothing is.
-
-    Raises:
-        HandshakeRefused: they are of another kind than required; the peer was told.
-    """
-    problem = lanes.fallback(transfer.transport, connection.lanes())
-    if problem is None or transfer.on_fallback is OnFallback.WARN:
-        return problem
-    refused = refuse(Refusal.FALLBACK, Reason.FELL_BACK, problem)
-    tell(connection, refused)
-    raise HandshakeRefused(refused)
 
 
 async def _exchange(connection: Connection, machine: Dialer | Acceptor) -> Agreed:
