@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kvferry_contract.config import FailurePolicy, ModelConfig, Role
+from kvferry_contract.split import Split
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.base import KvAgent
+from kvferry_runtime.engine.reference.building import build_engine
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.openai import Api, parse
 from kvferry_runtime.engine.reference.request import Delta, Failed, Finished
-from kvferry_runtime.engine.reference.service import build_engine
 from kvferry_runtime.engine.reference.settings import EngineSettings
 
 NAME = "tiny"
@@ -36,8 +37,8 @@ SETTINGS = EngineSettings(
     drain_seconds=5.0,
     transfer=None,
     ring_directory=None,
-    stage_hosts=(),
-    stage_wait_seconds=1.0,
+    split=Split(1),
+    peer_split=Split(1),
 )
 
 
@@ -71,9 +72,9 @@ async def complete(engine: Engine, prompt: str | list[int], **fields: Any) -> Co
     return result
 
 
-def transfer(number: int, role: str, deadline_ms: int = 20_000) -> dict[str, Any]:
+def transfer(number: int, role: str, deadline_ms: int = 20_000, prefill_stages: int = 1) -> dict[str, Any]:
     """`kv_transfer_params` as the router writes them."""
-    peers = ("127.0.0.1:7400",) if role == "decode" else ()
+    peers = tuple(f"127.0.0.{stage + 1}:7400" for stage in range(prefill_stages)) if role == "decode" else ()
     return TransferParams(f"{number:032x}", role, peers, deadline_ms).to_dict()
 
 

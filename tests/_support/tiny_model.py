@@ -1,4 +1,4 @@
-"""A Llama with random weights and a tokenizer whose tokens are bytes, so small that an engine answers at once."""
+"""A Llama, or a relative of it, with random weights and byte tokens, so small that an engine answers at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,26 @@ CHAT_TEMPLATE = (
 )
 
 
-def make(folder: Path, *, dtype: str = "float32", layers: int = 3, chat: bool = True, seed: int = 0) -> Path:
-    """Save a model to `folder`: 3 layers of 6 heads over 2 KV heads of 16, contexts of 4096."""
+def make(
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    layers: int = 3,
+    chat: bool = True,
+    seed: int = 0,
+    family: str = "llama",
+    tied: bool = False,
+) -> Path:
+    """Save a model to `folder`: 3 layers of 6 heads over 2 KV heads of 16, contexts of 4096.
+
+    family: as transformers names it. tied: one tensor is embedding and head.
+    """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    config = LlamaConfig(
+    config = AutoConfig.for_model(
+        family,
         vocab_size=VOCABULARY,
         hidden_size=96,
         intermediate_size=200,
@@ -33,9 +46,10 @@ def make(folder: Path, *, dtype: str = "float32", layers: int = 3, chat: bool = 
         bos_token_id=256,
         eos_token_id=END_TOKEN,
         pad_token_id=END_TOKEN,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
+        sliding_window=None,
     )
-    model = LlamaForCausalLM(config).to(getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
     model.save_pretrained(folder)
     tokenizer = _byte_tokenizer()
     tokenizer.chat_template = CHAT_TEMPLATE if chat else None

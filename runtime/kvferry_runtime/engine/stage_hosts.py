@@ -1,13 +1,12 @@
-"""The names of the pods that make up one group of pipeline stages, and the wait until each of them has an address.
+"""The names of the pods that make up one group of pipeline stages, and their addresses.
 
-A pod's name appears in DNS some seconds after the pod, and the pods of a group start in any order. So a stage waits
-for the names of all stages, with a deadline, and never goes on with a name that has no address.
+A pod's name appears in DNS some seconds after the pod, and the pods of a group start in any order. So whoever asks for
+an address asks again until a deadline (`stages.links`), and nobody goes on with a name that has none.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -15,14 +14,11 @@ from kvferry_contract import env
 from kvferry_runtime.errors import SettingsError, StageUnreachable
 
 WAIT_SECONDS = 300.0
-"""A pod of the group may first have to get a node and pull its image; a name that is wrong should still be told."""
-PAUSE_SECONDS = 1.0
+"""For the whole group: a pod may first have to get a node and pull its image; a wrong name should still be told."""
 LOOKUP_SECONDS = 5.0
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """Addresses of a name; raises OSError if it has none."""
-
-_log = logging.getLogger(__name__)
 
 
 def read(environ: Mapping[str, str], stages: int) -> tuple[str, ...]:
@@ -43,46 +39,27 @@ def read(environ: Mapping[str, str], stages: int) -> tuple[str, ...]:
     return hosts
 
 
-async def addresses(
-    hosts: Sequence[str],
-    lookup: Lookup,
-    wait_seconds: float = WAIT_SECONDS,
-    pause_seconds: float = PAUSE_SECONDS,
-) -> tuple[str, ...]:
-    """The first address of each host, once all of them have one.
+async def address(host: str, lookup: Lookup) -> str:
+    """The first address of this name, asked for once.
 
     Raises:
-        StageUnreachable: a name still had no address after `wait_seconds`.
+        StageUnreachable: it has none now; says why.
     """
-    return tuple(await asyncio.gather(*(_address(host, lookup, wait_seconds, pause_seconds) for host in hosts)))
+    try:
+        async with asyncio.timeout(LOOKUP_SECONDS):
+            found = [each for each in await lookup(host) if each]
+        problem = "the name has no address"
+    except (OSError, TimeoutError, UnicodeError) as error:
+        found, problem = [], str(error) or "the resolver did not answer"
+    if not found:
+        raise StageUnreachable(
+            f"stage host {host} has no address ({problem}): see whether its pod exists, and whether its headless "
+            "Service publishes addresses that are not ready"
+        )
+    return found[0]
 
 
 async def system_lookup(host: str) -> Sequence[str]:
     """Ask the resolver of this machine."""
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
-
-
-async def _address(host: str, lookup: Lookup, wait_seconds: float, pause_seconds: float) -> str:
-    said = False
-    problem = "the resolver did not answer"
-    try:
-        async with asyncio.timeout(wait_seconds):
-            while True:
-                try:
-                    async with asyncio.timeout(LOOKUP_SECONDS):
-                        found = [address for address in await lookup(host) if address]
-                    if found:
-                        return found[0]
-                    problem = "the name has no address"
-                except (OSError, TimeoutError) as error:
-                    problem = str(error) or "the resolver did not answer"
-                if not said:
-                    _log.info("waiting for a stage of this group", extra={"host": host, "problem": problem})
-                    said = True
-                await asyncio.sleep(pause_seconds)
-    except TimeoutError:
-        raise StageUnreachable(
-            f"stage host {host} has no address after {wait_seconds:g} s ({problem}): see whether its pod exists, "
-            "and whether its headless Service publishes addresses that are not ready"
-        ) from None

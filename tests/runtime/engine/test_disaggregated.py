@@ -11,13 +11,14 @@ import pytest
 import reference_engines as engines
 from kvferry_contract.config import FailurePolicy, Role
 from kvferry_runtime.agent.loopback import Loopback, LoopbackAgent
+from kvferry_runtime.engine.reference.chunks import PREFILL_CHUNK
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.openai import Api, parse
 from kvferry_runtime.engine.reference.request import FinishReason, Mode
 from kvferry_runtime.errors import Reason
 from reference_engines import until
 
-LENGTHS = (1, 16, 511, 512, 513, 1100)
+LENGTHS = (1, 16, 255, 256, 257, 1100)
 
 
 class Pair(NamedTuple):
@@ -77,7 +78,7 @@ async def folder(request: pytest.FixtureRequest) -> AsyncIterator[Path]:
 
 
 async def test_the_end_of_a_prompt_that_did_not_come_is_computed_as_one_engine_would(make_pair, folder: Path) -> None:
-    """The link brought the first 512 tokens alone; shorter prompts came whole."""
+    """The link brought the first chunk alone; shorter prompts came whole."""
     pair = make_pair(folder)
     pair.fabric.collapse(slow=True)
     alone = engines.start(folder)
@@ -89,7 +90,7 @@ async def test_the_end_of_a_prompt_that_did_not_come_is_computed_as_one_engine_w
     for length, (_, rest), whole in zip(LENGTHS, found, expected, strict=True):
         assert rest.tokens == whole.tokens
         assert rest.end is not None and rest.end.mode is Mode.TRANSFERRED
-        assert rest.end.cached_tokens == min(length, 512)
+        assert rest.end.cached_tokens == min(length, PREFILL_CHUNK)
     await all_free(pair.prefill, pair.decode)
 
 

@@ -198,7 +198,7 @@ async def test_a_pass_that_fails_is_an_error_and_the_next_request_is_served(
     ready: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("kvferry_runtime.engine.reference.core.sample", lambda *_: 1 / 0)
+        patch.setattr("kvferry_runtime.engine.reference.executor.sample", lambda *_: 1 / 0)
         status, answer = await ready.post("/v1/completions", BODY)
         assert (status, answer["error"]["code"]) == (500, "internal")
     status, _ = await ready.post("/v1/completions", BODY)

@@ -12,7 +12,7 @@ from kvferry_runtime.engine.reference import model as models
 from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
 from kvferry_runtime.engine.reference.runner import DecodeRow, Runner, build, check_rows
 
-LENGTHS = (1, 2, 15, 16, 17, 100, 511, 512, 513, 700, 1025)
+LENGTHS = (1, 2, 15, 16, 17, 100, 255, 256, 257, 700, 1025)
 
 
 def prompt_of(length: int) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 
 import tiny_model
 from kvferry_contract.config import ModelConfig
-from kvferry_runtime.engine.reference import capacity
+from kvferry_runtime.engine.reference import capacity, fingerprint
 from kvferry_runtime.engine.reference import model as models
 from kvferry_runtime.engine.reference.source import resolve
 from kvferry_runtime.errors import ModelUnavailable, SettingsError
@@ -101,7 +101,7 @@ def test_a_gpu_that_is_not_there(tiny: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_fingerprint_tells_models_apart(tiny: Path, tiny_bf16: Path, tmp_path: Path) -> None:
     def marks(folder: Path, threads: int = 1, dtype: str = "auto") -> dict[str, str]:
-        return dict(models.fingerprint(models.load(folder, "cpu", dtype), "x", "1", threads))
+        return dict(fingerprint.marks(models.load(folder, "cpu", dtype), "x", "1", threads))
 
     def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
         return {key for key in one | other if one.get(key) != other.get(key)}

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 import reference_engines as engines
-from device_reference_engines import Trio, start
+from device_reference_engines import CHUNKS, Trio, start
 from kv_settings import transfer_config
-from kvferry_contract.config import Role
+from kvferry_contract.config import Method, Role
 from kvferry_runtime.engine.reference.request import Mode
 from kvferry_runtime.engine.reference.service import make_agent
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.ring.messages import ChunksReady, Fill, Offer
 from reference_engines import until
+from sparse_answers import ANSWER, HALF, expected, loaded
 from stand_in_device import StandInDevice, StandInEvent
 
 ENGINE_THREAD = "kvferry-engine"
@@ -93,6 +94,24 @@ async def test_blocks_stay_held_until_the_device_has_let_go(rig: Rig) -> None:
     assert prefill.engine.loop.counts()["held"] == 1
     gate.fire()
     await rig.trio.all_free()
+
+
+async def test_a_sparse_method_keeps_what_is_looked_at_on_the_device(tiny: Path, tmp_path: Path) -> None:
+    """Case 32: the answer of an engine that leaves the same half of the tokens out of its own cache."""
+    transfer = transfer_config(method=Method.SPARSE50, keep_exact_first=HALF.first, keep_exact_last=HALF.last, **CHUNKS)
+    devices = [StandInDevice(seed, longest_delay=0.001) for seed in (1, 2)]
+    async with AsyncExitStack() as stack:
+        for device in devices:
+            stack.callback(device.close)
+        trio = await start(stack, tiny, tmp_path, *devices, transfer=transfer)
+        runner = loaded(tiny)
+        for number, length in enumerate((80, 300, 600)):
+            prompt = prompt_of(length)
+            _, rest, _ = await trio.ask(number, prompt, max_tokens=ANSWER, ignore_eos=True)
+            assert rest.end.mode is Mode.TRANSFERRED
+            assert rest.tokens == expected(runner, prompt, HALF), f"prompt of {length} tokens"
+            assert rest.end.transfer.kept_tokens == (HALF.kept(length) if HALF.evicts(length) else None)
+        await trio.all_free()
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,14 @@ from kvferry_contract.config import (
     TransferConfig,
     TransportKind,
 )
+from kvferry_contract.split import Split
 from kvferry_runtime.engine.reference import settings
 from kvferry_runtime.errors import SettingsError
 
 CONFIG = RuntimeConfig(
     version=VERSION,
     model=ModelConfig("pvc://claim/smollm2", "abc", "smollm2", "/models"),
-    group=GroupConfig("default", "smollm2", "r1", Role.PREFILL, 0, 1, 1),
+    group=GroupConfig("default", "smollm2", "r1", Role.PREFILL, 0, Split(1), Split(2), 1),
     transfer=TransferConfig(
         transport=TransportKind.TCP,
         on_fallback=OnFallback.WARN,
@@ -80,6 +81,36 @@ def test_a_pod_gets_all_from_its_configuration(pod: dict[str, str]) -> None:
     assert (found.role, found.host, found.failure_policy) == (Role.PREFILL, "127.9.0.2", FailurePolicy.FAIL)
     assert (found.transfer, found.ring_directory) == (CONFIG.transfer, Path("/run/kvferry"))
     assert found.drain_seconds == 12.0
+
+
+def test_a_pod_of_a_whole_model_has_no_ring(pod: dict[str, str]) -> None:
+    found = read(**pod)
+    assert (found.split, found.peer_split, found.ring, found.stage) == (Split(1), Split(2), None, 0)
+
+
+@pytest.fixture
+def stage(pod: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The environment of the last of three stages."""
+    group = dataclasses.replace(CONFIG.group, stage=2, split=Split(3, (10, 12, 8)))
+    Path(pod[env.CONFIG]).write_text(dataclasses.replace(CONFIG, group=group).to_json())
+    key = tmp_path / "key"
+    key.write_bytes(bytes(32))
+    return {**pod, env.STAGE_HOSTS: "a-0.a,b-0.b,c-0.c", env.GROUP_INDEX: "0", env.KEY_FILE: str(key)}
+
+
+def test_a_stage_knows_its_place_in_its_group(stage: dict[str, str]) -> None:
+    found = read("--stage-wait-seconds 7", **stage)
+    assert (found.split, found.stage) == (Split(3, (10, 12, 8)), 2)
+    assert found.ring is not None
+    assert (found.ring.hosts, found.ring.host, found.ring.join_seconds) == (("a-0.a", "b-0.b", "c-0.c"), "127.9.0.2", 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(env.STAGE_HOSTS, "a-0.a,b-0.b"), (env.GROUP_INDEX, "x"), (env.KEY_FILE, "/nowhere/key")]
+)
+def test_a_stage_without_its_group_is_told_what_lacks(stage: dict[str, str], name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=value):
+        read(**{**stage, name: value})
 
 
 def test_arguments_go_before_the_environment(pod: dict[str, str]) -> None:

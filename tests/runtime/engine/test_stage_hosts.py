@@ -13,64 +13,62 @@ import pytest
 
 from kv_settings import transfer_config
 from kvferry_contract import env
-from kvferry_contract.config import GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.split import Split
 from kvferry_runtime.engine import stage_hosts
 from kvferry_runtime.errors import SettingsError, StageUnreachable
 
 HOSTS = ("m-prefill-r-s0-0.m-prefill-r-s0", "m-prefill-r-s1-0.m-prefill-r-s1")
-FIRST_SECONDS = 20
-PAUSE = 0.001
 STAGED = RuntimeConfig(
-    version=1,
+    version=VERSION,
     model=ModelConfig("file:///m", "", "m", "/m"),
-    group=GroupConfig("ns", "m", "r", Role.PREFILL, 0, 2, 1),
+    group=GroupConfig("ns", "m", "r", Role.PREFILL, 0, Split(2), Split(1), 1),
     transfer=transfer_config(),
     drain_seconds=1.0,
 )
 
 
-class Resolver:
-    """Knows each name from its n-th question on."""
+UNKNOWN = socket.gaierror(-2, "Name or service not known")
 
-    def __init__(self, knows_after: dict[str, int], before: Sequence[str] | OSError) -> None:
-        self.asked = dict.fromkeys(knows_after, 0)
-        self._knows_after = knows_after
-        self._before = before
 
-    async def __call__(self, host: str) -> Sequence[str]:
-        self.asked[host] += 1
-        if self.asked[host] > self._knows_after[host]:
-            return ["10.0.0.7" if host == HOSTS[0] else "fd00::8"]
-        if isinstance(self._before, OSError):
-            raise self._before
-        return self._before
+async def test_a_name_has_its_first_address() -> None:
+    async def lookup(host: str) -> Sequence[str]:
+        return ["", "fd00::8", "10.0.0.7"]
+
+    assert await stage_hosts.address(HOSTS[0], lookup) == "fd00::8"
 
 
 @pytest.mark.parametrize(
-    "before", [socket.gaierror(-2, "Name or service not known"), [], [""]], ids=["unknown", "no address", "empty"]
+    ("answer", "said"),
+    [(UNKNOWN, "Name or service not known"), ([], "the name has no address"), ([""], "the name has no address")],
+    ids=["unknown", "no address", "empty"],
 )
-async def test_a_name_that_comes_late_is_awaited(before: Sequence[str] | OSError) -> None:
-    """Case 37: it fails for twenty questions, a second apart in production, and then works."""
-    lookup = Resolver({HOSTS[0]: FIRST_SECONDS, HOSTS[1]: 0}, before)
-    found = await stage_hosts.addresses(HOSTS, lookup, wait_seconds=30, pause_seconds=PAUSE)
-    assert found == ("10.0.0.7", "fd00::8")
-    assert lookup.asked == {HOSTS[0]: FIRST_SECONDS + 1, HOSTS[1]: 1}
+async def test_a_name_without_an_address_is_told(answer: Sequence[str] | OSError, said: str) -> None:
+    """Case 37: an empty address is never passed on."""
+
+    async def lookup(host: str) -> Sequence[str]:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with pytest.raises(StageUnreachable, match=rf"stage host {HOSTS[0]} has no address \(.*{said}\)"):
+        await stage_hosts.address(HOSTS[0], lookup)
 
 
-async def test_a_name_that_never_comes_is_told() -> None:
-    """Case 37."""
-    lookup = Resolver({HOSTS[0]: 0, HOSTS[1]: 10**9}, socket.gaierror(-2, "Name or service not known"))
-    with pytest.raises(StageUnreachable, match=rf"stage host {HOSTS[1]} has no address after 0\.05 s \(.*not known\)"):
-        await stage_hosts.addresses(HOSTS, lookup, wait_seconds=0.05, pause_seconds=PAUSE)
+async def test_a_name_that_cannot_be_one_is_told() -> None:
+    with pytest.raises(StageUnreachable, match=r"stage host a\.\.b has no address \(.*label"):
+        await stage_hosts.address("a..b", stage_hosts.system_lookup)
 
 
-async def test_a_resolver_that_hangs_does_not_hold_the_start() -> None:
-    async def lookup(_host: str) -> Sequence[str]:
+async def test_a_resolver_that_hangs_does_not_hold_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_hosts, "LOOKUP_SECONDS", 0.05)
+
+    async def lookup(host: str) -> Sequence[str]:
         await asyncio.Event().wait()
         return []
 
     with pytest.raises(StageUnreachable, match="did not answer"):
-        await stage_hosts.addresses(HOSTS, lookup, wait_seconds=0.05, pause_seconds=PAUSE)
+        await stage_hosts.address(HOSTS[0], lookup)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a,", ",b", "a,,b", "a,b,c"])
@@ -89,12 +87,17 @@ def test_the_engine_of_a_stage_ends_with_the_name_that_is_dead(tiny: Path, tmp_p
     """Case 37: a non-zero exit that names it."""
     config = tmp_path / "config.json"
     config.write_text(STAGED.to_json())
-    hosts = "localhost,no-such-stage.invalid"
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef")
     done = subprocess.run(
         [sys.executable, "-m", "kvferry_runtime", "engine", "--model", str(tiny), "--port", "0",
          "--stage-wait-seconds", "0.5"],
-        env={"PATH": "", env.CONFIG: str(config), env.STAGE_HOSTS: hosts, env.RING_DIR: str(tmp_path)},
+        env={
+            "PATH": "", env.CONFIG: str(config), env.KEY_FILE: str(key), env.RING_DIR: str(tmp_path),
+            env.GROUP_INDEX: "0", env.STAGE_HOSTS: "localhost,no-such-stage.invalid",
+        },
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    assert "stage host no-such-stage.invalid has no address after 0.5 s" in done.stderr
+    assert "is not complete after 0.5 s: stage 1 cannot be reached: " in done.stderr
+    assert "stage host no-such-stage.invalid has no address" in done.stderr

@@ -1,7 +1,8 @@
-"""How large the KV cache may be."""
+"""Memory: how large the KV cache may be, and what the process takes."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -44,6 +45,12 @@ def free_host_bytes(meminfo: str = "/proc/meminfo") -> int:
     lines = dict(line.split(":", 1) for line in Path(meminfo).read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
     return min([available, *(limit for path in _CGROUP_LIMITS if (limit := _limit(Path(path))) is not None)])
+
+
+def resident_bytes() -> int:
+    """Memory of this process, what it uses of mapped files included."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _limit(path: Path) -> int | None:

@@ -1,7 +1,8 @@
 """The life of requests in the engine: admission, transfers, forward passes, tokens, the end. No threads in here.
 
-Blocks come back exactly once, by `_retire` and what follows it: a request that is over but whose blocks the agent may
-still touch is *held* until the agent's last word, everything else gives them back before its client hears the end.
+What is decided here is done elsewhere (`pipeline`), by one process or by a group of stages. Blocks come back exactly
+once, by `_retire` and what follows it: a request that is over but whose blocks an agent or a pass may still touch is
+*held* until their last word, everything else gives them back before its client hears the end.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 from kvferry_contract.config import FailurePolicy
 from kvferry_contract.transfer import TransferParams
-from kvferry_runtime.agent.base import KvAgent, LoadResult
+from kvferry_runtime.agent.base import LoadResult
 from kvferry_runtime.codec.sparse.budget import Budget
-from kvferry_runtime.engine.reference.kv import KvPool
-from kvferry_runtime.engine.reference.messages import Cancel, Loaded, Message, Sent, Submit, Withdraw
+from kvferry_runtime.engine.reference.messages import (
+    Cancel,
+    Computed,
+    GroupLost,
+    Loaded,
+    Message,
+    Reported,
+    Sent,
+    Submit,
+    Withdraw,
+)
 from kvferry_runtime.engine.reference.metrics import EngineMetrics
+from kvferry_runtime.engine.reference.pipeline import Pipeline
 from kvferry_runtime.engine.reference.request import (
     Delta,
     Failed,
@@ -27,10 +38,8 @@ from kvferry_runtime.engine.reference.request import (
     Request,
     Stage,
 )
-from kvferry_runtime.engine.reference.runner import PREFILL_CHUNK, DecodeRow, Runner
-from kvferry_runtime.engine.reference.sampling import sample
-from kvferry_runtime.engine.reference.scheduler import Decode, Prefill, Scheduler
-from kvferry_runtime.errors import KvferryError, Reason, TransferFailed
+from kvferry_runtime.engine.reference.scheduler import Prefill, Scheduler, Work
+from kvferry_runtime.errors import Reason, StageUnreachable, TransferFailed
 
 MAX_ADMITTED = 64
 """Requests that are parked, prefilling or running at a time; more of them wait."""
@@ -44,32 +53,19 @@ class EngineCore:
     """Called by one thread alone, except `counts`.
 
     Args:
-        agent: None where there is no sidecar.
+        pipeline: computes, and reports by messages for `take`.
         budget: of a sparse method, None for all others.
-        post: brings the agent's words back into that thread, as messages for `take`.
-        beat: called whenever there is progress.
     """
 
     def __init__(
-        self,
-        runner: Runner,
-        pool: KvPool,
-        agent: KvAgent | None,
-        policy: FailurePolicy,
-        budget: Budget | None,
-        metrics: EngineMetrics,
-        post: Callable[[Message], None],
-        beat: Callable[[], None],
+        self, pipeline: Pipeline, policy: FailurePolicy, budget: Budget | None, metrics: EngineMetrics
     ) -> None:
-        self._runner = runner
-        self._pool = pool
-        self._agent = agent
+        self._pipeline = pipeline
         self._policy = policy
         self._budget = budget
         self._metrics = metrics
-        self._post = post
-        self._beat = beat
-        self._scheduler = Scheduler(MAX_ADMITTED)
+        self._scheduler = Scheduler(MAX_ADMITTED, pipeline.rows, pipeline.stages)
+        self._lost: str | None = None
 
     def counts(self) -> dict[str, int]:
         """Requests in each stage. May be called from any thread."""
@@ -88,37 +84,42 @@ class EngineCore:
                 self._loaded(request, result)
             case Sent(request, failure):
                 self._sent(request, failure)
+            case Computed():
+                self._computed(message)
+            case Reported(report):
+                self._pipeline.take(report)
             case Withdraw(transfer_id):
                 self._withdraw(transfer_id)
+            case GroupLost(text):
+                self._lost = text
 
     def turn(self) -> bool:
-        """Admit what fits and compute one pass; whether there was anything to compute."""
+        """Admit what fits and begin one pass; whether there was one to begin.
+
+        Raises:
+            StageUnreachable: the group has come to its end, or does not go on.
+        """
+        if self._lost is not None:
+            raise StageUnreachable(self._lost)
         self._expire()
-        while request := self._scheduler.admissible(self._pool.free):
+        while request := self._scheduler.admissible(self._pipeline.free_blocks):
             try:
                 self._admit(request)
             except Exception:
                 _log.exception("a request could not be admitted")
                 self._break([request])
-        work = self._scheduler.next()
+        work = self._scheduler.next() if self._pipeline.has_room else None
         if work is None:
             self._unpark()
             return False
-        try:
-            if isinstance(work, Prefill):
-                self._prefill(work.request)
-            else:
-                self._decode(work)
-        except Exception:
-            _log.exception("a forward pass failed")
-            self._break([work.request] if isinstance(work, Prefill) else work.requests)
+        self._begin(work)
         return True
 
-    def abandon(self, message: str) -> None:
-        """Fail everything that is open; what the agent holds stays held."""
+    def abandon(self, code: str, message: str) -> None:
+        """Fail everything that is open; what is still in use stays held."""
         for request in self._scheduler.requests():
             if request.stage is not Stage.HELD:
-                self._fail(request, Failed(503, "unavailable", "draining", message))
+                self._fail(request, Failed(503, "unavailable", code, message))
 
     # ---- admission ----
 
@@ -136,56 +137,24 @@ class EngineCore:
                 self._load_failed(request, TransferFailed(Reason.NO_CAPACITY, message))
 
     def _admit(self, request: Request) -> None:
-        request.kv = self._pool.reserve(request.blocks)
-        if request.transfer is None or request.mode is Mode.RECOMPUTED:
+        transfer = request.transfer
+        if transfer is None or request.mode is Mode.RECOMPUTED:
+            self._pipeline.place(request, None, None)
             self._scheduler.place(request, Stage.PREFILLING)
-        elif request.hands_over:
+            return
+        self._pipeline.place(request, self._remaining(request, transfer), self._kept(request))
+        if request.hands_over:
+            request.sending = True
             self._scheduler.place(request, Stage.PREFILLING)
-            self._offer(request, request.transfer)
         else:
-            self._scheduler.place(request, Stage.PARKED)
+            request.loading = True
             request.parked = time.monotonic()
-            self._fetch(request, request.transfer)
+            self._scheduler.place(request, Stage.PARKED)
 
     def _kept(self, request: Request) -> int | None:
         """Tokens of its prompt that a transfer carries, None for all."""
         tokens = len(request.prompt)
         return self._budget.kept(tokens) if self._budget is not None and self._budget.evicts(tokens) else None
-
-    def _offer(self, request: Request, transfer: TransferParams) -> None:
-        assert request.kv is not None
-        observed = None if self._kept(request) is None else request.kv.attention_mass(len(request.prompt))
-        try:
-            if self._agent is None:
-                raise KvferryError("this engine runs without a sidecar")
-            request.send = self._agent.offer(
-                self._remaining(request, transfer),
-                request.kv.share() if observed is None else request.kv.share_observed(observed),
-                len(request.prompt),
-                lambda failure: self._post(Sent(request, failure)),
-            )
-        except KvferryError as error:
-            # decode learns it from the sidecar's silence; this engine's own answer needs no transfer
-            _log.warning("KV cannot be offered: %s", error, extra={"transfer_id": transfer.transfer_id})
-            self._metrics.sent(Reason.NO_CONNECTOR)
-            return
-        request.observed = observed
-
-    def _fetch(self, request: Request, transfer: TransferParams) -> None:
-        assert request.kv is not None
-        whole = self._policy is FailurePolicy.FAIL or request.kept is not None
-        try:
-            if self._agent is None:
-                raise KvferryError("this engine runs without a sidecar")
-            request.fetch = self._agent.fetch(
-                self._remaining(request, transfer),
-                request.kv.share(0 if whole else PREFILL_CHUNK),
-                0,
-                len(request.prompt),
-                lambda result: self._post(Loaded(request, result)),
-            )
-        except KvferryError as error:
-            self._load_failed(request, TransferFailed(Reason.NO_CONNECTOR, str(error)))
 
     def _unpark(self) -> None:
         """Compute the oldest parked prompt here if it keeps the others from their blocks while nothing is computed.
@@ -196,10 +165,10 @@ class EngineCore:
         oldest = next(iter(self._scheduler.requests([Stage.PARKED])), None)
         if oldest is None or oldest.given_up or not self._scheduler.requests([Stage.WAITING]):
             return
-        assert oldest.transfer is not None and oldest.fetch is not None
+        assert oldest.transfer is not None
         if time.monotonic() - oldest.parked >= PARKED_SHARE * oldest.transfer.deadline_ms / 1000:
             oldest.given_up = True
-            oldest.fetch.cancel(Reason.NO_CAPACITY.value)
+            self._pipeline.cancel_load(oldest, Reason.NO_CAPACITY.value)
 
     def _remaining(self, request: Request, transfer: TransferParams) -> TransferParams:
         """The deadline counts from the request's arrival, not from its admission."""
@@ -209,9 +178,9 @@ class EngineCore:
     # ---- transfers ----
 
     def _loaded(self, request: Request, result: LoadResult | TransferFailed) -> None:
-        request.fetch = None
+        request.loading = False
         if request.stage is Stage.HELD:
-            self._release(request)
+            self._let_go(request)
             return
         if isinstance(result, TransferFailed):
             if request.given_up:
@@ -222,7 +191,7 @@ class EngineCore:
             self._go_on(request, result, result.tokens)
             return
         first = result.first_token
-        if first is None or not 0 <= first < self._runner.model.vocabulary:
+        if first is None or not 0 <= first < self._pipeline.vocabulary:
             # without it the last position would have to be computed again, in another shape than prefill did
             self._load_failed(request, TransferFailed(Reason.DENIED, f"prefill sent {first} as the first token"))
             return
@@ -259,59 +228,65 @@ class EngineCore:
             return
         request.mode = Mode.RECOMPUTED
         request.why = failure.reason.value
-        if request.kept is not None and request.kv is not None:
+        if request.kept is not None and request.number is not None:
             # a cache for the kept tokens alone: the whole prompt needs a larger one, and waits for it
-            self._pool.release(request.kv)
-            request.kv = None
+            self._pipeline.release(request)
             self._scheduler.place(request, Stage.WAITING)
         elif request.stage is Stage.PARKED:
             self._scheduler.place(request, Stage.PREFILLING)
         request.kept = None
 
     def _sent(self, request: Request, failure: TransferFailed | None) -> None:
-        request.send = None
+        request.sending = False
         self._metrics.sent(None if failure is None else failure.reason)
         if request.stage is Stage.HELD:
-            self._release(request)
+            self._let_go(request)
 
     def _withdraw(self, transfer_id: str) -> None:
         """Whoever withdraws before the answer has closed the request too, but its end may come before that is seen."""
         for request in self._scheduler.requests():
-            if request.send is not None and request.transfer and request.transfer.transfer_id == transfer_id:
-                request.send.cancel("withdrawn")
+            if request.sending and request.transfer and request.transfer.transfer_id == transfer_id:
+                self._pipeline.cancel_send(request, "withdrawn")
 
     # ---- forward passes ----
 
-    def _prefill(self, request: Request) -> None:
-        assert request.kv is not None
-        start = request.computed
-
-        def layer_final(layer: int, first: int, last: int) -> None:
-            self._beat()
-            if request.send is not None:
-                request.send.layer_final(layer, first, last)
-
-        request.computed, logits = self._runner.prefill(
-            request.kv, request.prompt, start, layer_final, request.observed
-        )
-        self._metrics.prompt_tokens.inc(request.computed - start)
-        if logits is None:
+    def _begin(self, work: Work) -> None:
+        try:
+            self._pipeline.compute(work)
+        except Exception:
+            _log.exception("a forward pass failed")
+            self._break(work.requests)
             return
-        first_token = sample(logits, request.sampling, 0)
-        if request.send is not None:
-            request.send.seal(first_token)
+        for request in work.requests:
+            request.under_way += 1
+        if isinstance(work, Prefill):
+            self._metrics.prompt_tokens.inc(work.span.stop - work.request.computed)
+            work.request.computed = work.span.stop
+
+    def _computed(self, computed: Computed) -> None:
+        """A pass is over. Its requests may be too, since it was begun."""
+        for request in computed.work.requests:
+            request.under_way -= 1
+        if computed.failure:
+            _log.error("a forward pass failed: %s", computed.failure)
+            self._break(computed.work.requests)
+        elif isinstance(computed.work, Prefill):
+            self._prefilled(computed.work.request, computed.tokens)
+        else:
+            for request, token in zip(computed.work.requests, computed.tokens, strict=True):
+                if request.stage is Stage.RUNNING:
+                    self._accept(request, token)
+        for request in computed.work.requests:
+            if request.stage is Stage.HELD:
+                self._let_go(request)
+
+    def _prefilled(self, request: Request, tokens: Sequence[int]) -> None:
+        """A chunk of its prompt is computed; with the last one comes the first token."""
+        if request.stage is not Stage.PREFILLING or not tokens:
+            return
         self._scheduler.place(request, Stage.RUNNING)
         self._metrics.prompt(request.mode, request.why)
-        self._accept(request, first_token)
-
-    def _decode(self, work: Decode) -> None:
-        batch = []
-        for request in work.requests:
-            assert request.kv is not None
-            position = len(request.prompt) + len(request.tokens) - 1
-            batch.append(DecodeRow(request.kv, request.tokens[-1], position, position - request.evicted))
-        for request, logits in zip(work.requests, self._runner.decode(batch), strict=True):
-            self._accept(request, sample(logits, request.sampling, len(request.tokens)))
+        self._accept(request, tokens[0])
 
     def _accept(self, request: Request, token: int) -> None:
         """Tell the client the next token, and end the request if it was the last one."""
@@ -361,20 +336,20 @@ class EngineCore:
                 self._fail(request, Failed(500, "internal_error", "internal", "the engine failed; its log says why"))
 
     def _drop_transfer(self, request: Request, reason: str) -> None:
-        for handle in (request.send, request.fetch):
-            if handle is not None:
-                handle.cancel(reason)
+        if request.sending:
+            self._pipeline.cancel_send(request, reason)
+        if request.loading:
+            self._pipeline.cancel_load(request, reason)
 
     def _retire(self, request: Request) -> None:
         """Nothing more is computed for it."""
-        if request.agent_holds:
-            self._scheduler.place(request, Stage.HELD)
-        else:
-            self._release(request)
+        self._scheduler.place(request, Stage.HELD)
+        self._let_go(request)
 
-    def _release(self, request: Request) -> None:
+    def _let_go(self, request: Request) -> None:
+        """A request that is over gives its blocks back once nothing uses them."""
+        if request.in_use:
+            return
         self._scheduler.place(request, Stage.OVER)
-        request.observed = None
-        if request.kv is not None:
-            self._pool.release(request.kv)
-            request.kv = None
+        if request.number is not None:
+            self._pipeline.release(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
 from collections.abc import AsyncGenerator
@@ -20,10 +21,14 @@ from kvferry_runtime.engine.reference.openai import Api, Asked, BadRequest
 from kvferry_runtime.engine.reference.request import Delta, Event, Request
 from kvferry_runtime.engine.reference.sampling import Sampling
 from kvferry_runtime.engine.reference.text import PromptError, TextStream, Tokenizer
+from kvferry_runtime.engine.stages.ring import StageRing
 
 
 class Engine:
-    """codec: name of the configured method, for answers. The parts are made by `service`."""
+    """codec: name of the configured method, for answers. ring: of the group of which this is the first stage.
+
+    The parts are made by `building`.
+    """
 
     def __init__(
         self,
@@ -35,6 +40,7 @@ class Engine:
         metrics: EngineMetrics,
         role: Role,
         codec: str,
+        ring: StageRing | None = None,
     ) -> None:
         self.model = model
         self.pool = pool
@@ -43,6 +49,7 @@ class Engine:
         self.metrics = metrics
         self.role = role
         self.codec = codec
+        self._ring = ring
         self._encoder = tokenizer
         self._decoder = tokenizer.copy()
         self._encoding = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvferry-tokenizer")
@@ -121,14 +128,7 @@ class Engine:
             "blocks": {"total": self.pool.total, "free": self.pool.free},
             "requests": self.loop.counts(),
             "engine_age_ms": int(self.loop.age() * 1000),
-            "agent": None
-            if agent is None
-            else {
-                "attached": agent.attached,
-                "open_sends": agent.open_sends,
-                "open_loads": agent.open_loads,
-                "lent_slots": agent.lent_slots,
-            },
+            "agent": None if agent is None else dataclasses.asdict(agent),
         }
 
     def close(self, timeout: float) -> None:
@@ -136,6 +136,8 @@ class Engine:
         self.loop.stop(timeout)
         if self.agent is not None:
             self.agent.close(timeout)
+        if self._ring is not None:
+            self._ring.close(timeout)
         self._encoding.shutdown(wait=False, cancel_futures=True)
 
     def _encode(self, prompt: Any) -> list[int]:

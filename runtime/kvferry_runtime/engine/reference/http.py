@@ -20,6 +20,7 @@ from kvferry_runtime.engine.reference.request import Delta, Event, Failed
 
 MAX_BODY_BYTES = 16 << 20
 """As much as the router takes."""
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STALLED_SECONDS = 120.0
 """Without any progress of the engine's loop for this long, the process is better restarted."""
 
@@ -123,7 +124,7 @@ class EngineServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = self._engine.metrics.exposition() if self._engine else b""
-        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=text, headers={"Content-Type": METRICS_TYPE})
 
 
 async def _whole(answer: Answer, events: AsyncIterator[Event]) -> web.Response:

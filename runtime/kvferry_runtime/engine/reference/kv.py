@@ -12,6 +12,7 @@ import torch
 
 from kvferry_runtime.agent.base import KvMemory
 from kvferry_runtime.agent.contiguous import ContiguousKv
+from kvferry_runtime.agent.device.eviction import ObservedDeviceKv
 from kvferry_runtime.agent.device.memory import DeviceCache, DeviceKv
 from kvferry_runtime.agent.device.streams import Device
 from kvferry_runtime.codec.sparse.selection import Scores
@@ -27,7 +28,8 @@ def blocks_for(tokens: int) -> int:
 
 
 class RequestKv:
-    """One request's cache: for each layer [2, capacity, kv_heads, head_dim], part 0 is K, part 1 is V.
+    """One request's cache: for each layer [2, capacity, kv_heads, head_dim], part 0 is K, part 1 is V. Layers are named
+    by their global number.
 
     gpu: as the agent knows the device that holds it; None for an agent that reads and writes host memory.
     """
@@ -38,6 +40,7 @@ class RequestKv:
         shape = layout.shapes[0]
         self.blocks = blocks
         self._layout = layout
+        self._first = layout.first_layer
         self._gpu = gpu
         self._buffer = torch.empty(
             len(layout.shapes), 2, blocks * BLOCK_TOKENS, shape.heads, shape.head_dim, dtype=dtype, device=device
@@ -45,13 +48,13 @@ class RequestKv:
 
     def store(self, layer: int, start: int, key: torch.Tensor, value: torch.Tensor) -> None:
         """Write key and value, each [kv_heads, tokens, head_dim], from place `start` on."""
-        part = self._buffer[layer, :, start : start + key.shape[1]]
+        part = self._buffer[layer - self._first, :, start : start + key.shape[1]]
         part[0].copy_(key.transpose(0, 1))
         part[1].copy_(value.transpose(0, 1))
 
     def view(self, layer: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of the first `tokens` places, each [1, kv_heads, tokens, head_dim]."""
-        part = self._buffer[layer, :, :tokens].transpose(1, 2)
+        part = self._buffer[layer - self._first, :, :tokens].transpose(1, 2)
         return part[:1], part[1:]
 
     def share(self, resume_tokens: int = 0) -> KvMemory:
@@ -60,7 +63,11 @@ class RequestKv:
         Raises:
             LayoutError: it is not in host memory, and no `gpu` says how the agent reaches it.
         """
-        shared = HostKv(self._layout, list(self._buffer)) if self._gpu is None else self._paged(self._gpu)
+        shared: HostKv | DeviceKv
+        if self._gpu is None:
+            shared = HostKv(self._layout, list(self._buffer))
+        else:
+            shared = DeviceKv(self._pages(), self._gpu, range(self.blocks))
         shared.resume_tokens = resume_tokens
         return shared
 
@@ -68,13 +75,15 @@ class RequestKv:
         """To take note of what is looked at in a prompt of `tokens` tokens."""
         return AttentionMass(self._layout, tokens, self._buffer.device)
 
-    def share_observed(self, mass: AttentionMass) -> ObservedKv:
+    def share_observed(self, mass: AttentionMass) -> ObservedKv | ObservedDeviceKv:
         """This cache of a prompt of which only those tokens that matter will be sent.
 
         Raises:
-            LayoutError: it is not in host memory, where alone tokens can be left out.
+            LayoutError: see `share`.
         """
-        return ObservedKv(self._layout, list(self._buffer), mass)
+        if self._gpu is None:
+            return ObservedKv(self._layout, list(self._buffer), mass)
+        return ObservedDeviceKv(self._pages(), self._gpu, range(self.blocks), mass.of)
 
     def in_host_memory(self) -> RequestKv:
         """This cache if it lies there, else a copy, for which the device is waited for."""
@@ -89,11 +98,10 @@ class RequestKv:
         if other is not self:
             self._buffer.copy_(other._buffer)
 
-    def _paged(self, gpu: Device) -> DeviceKv:
+    def _pages(self) -> DeviceCache:
         """The same memory as blocks [blocks, 2, BLOCK_TOKENS, kv_heads, head_dim], strided. Asks nothing of the
         device."""
-        paged = self._buffer.unflatten(2, (self.blocks, BLOCK_TOKENS)).transpose(1, 2)
-        return DeviceKv(DeviceCache(self._layout, list(paged)), gpu, range(self.blocks))
+        return DeviceCache(self._layout, list(self._buffer.unflatten(2, (self.blocks, BLOCK_TOKENS)).transpose(1, 2)))
 
 
 class HostKv(ContiguousKv):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from kvferry_runtime.engine.reference.core import EngineCore
 from kvferry_runtime.engine.reference.messages import Cancel, Message, Submit, Withdraw
 from kvferry_runtime.engine.reference.request import Request, Stage
+from kvferry_runtime.errors import StageUnreachable
 
 MAX_WAITING = 256
 """Requests that wait for blocks; more are refused, so that a client can go elsewhere."""
@@ -40,7 +41,7 @@ class EngineLoop:
         self._submitted = 0
         self._stopping = False
         self._turned = time.monotonic()
-        self._core = build(self._post, self._beat)
+        self._core = build(self.post, self._beat)
         self._thread = threading.Thread(target=self._run, name="kvferry-engine", daemon=True)
 
     def start(self) -> None:
@@ -64,11 +65,11 @@ class EngineLoop:
 
     def cancel(self, request: Request) -> None:
         """The client went away. Idempotent; harmless after the end."""
-        self._post(Cancel(request))
+        self.post(Cancel(request))
 
     def withdraw(self, transfer_id: str) -> None:
         """Give up an offer whose request was answered already. Idempotent; harmless for unknown ids."""
-        self._post(Withdraw(transfer_id))
+        self.post(Withdraw(transfer_id))
 
     def age(self) -> float:
         """Seconds since there was progress; stays under `IDLE_SECONDS` when there is nothing to do."""
@@ -95,7 +96,8 @@ class EngineLoop:
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def _post(self, message: Message) -> None:
+    def post(self, message: Message) -> None:
+        """For what stages and agents say."""
         with self._condition:
             self._inbox.append(message)
             self._condition.notify()
@@ -105,17 +107,21 @@ class EngineLoop:
 
     def _run(self) -> None:
         busy = False
+        code, reason = "draining", "the engine is shutting down"
         try:
             while not self._stopping:
                 self._take(self._receive(wait=not busy))
                 busy = self._core.turn()
+        except StageUnreachable as error:
+            _log.error("this group of stages has come to its end: %s", error)
+            code, reason = "unavailable", str(error)
         except Exception:
             _log.exception("the engine's loop ended by a defect")
         finally:
             with self._condition:
                 self._stopping = True
             self._take(self._receive(wait=False))
-            self._core.abandon("the engine is shutting down")
+            self._core.abandon(code, reason)
             self._ended()
 
     def _receive(self, *, wait: bool) -> list[Message]:

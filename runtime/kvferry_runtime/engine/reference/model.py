@@ -1,11 +1,8 @@
-"""Load a Hugging Face model, refuse what this engine cannot compute rightly, and say what identifies it."""
+"""Load a Hugging Face model, or one pipeline stage of it, and refuse what this engine cannot compute rightly."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,35 +11,47 @@ import safetensors
 import torch
 import transformers
 
-from kvferry_runtime.engine.reference import attention
+from kvferry_contract.split import Split, SplitError
+from kvferry_runtime.engine.reference import attention, stage_model
 from kvferry_runtime.errors import ModelUnavailable, SettingsError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
 
 _TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_KV_DTYPES = {torch.bfloat16: KvDtype.BF16, torch.float16: KvDtype.FP16, torch.float32: KvDtype.FP32}
+KV_DTYPES = {torch.bfloat16: KvDtype.BF16, torch.float16: KvDtype.FP16, torch.float32: KvDtype.FP32}
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies change with the longest sequence of a batch."""
+WHOLE = Split(1)
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_UNSTABLE_CONFIG_KEYS = ("_name_or_path", "transformers_version", "torch_dtype", "dtype")
-_PROMPT_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-"""All that decides which tokens a prompt has: KV of other tokens in equal number would be taken for the right one."""
-_SAMPLE_BYTES = 4096
-_SAMPLES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model. `module` maps token ids to logits; max_positions bounds prompt and completion together."""
+    """A loaded model, or the layers of one stage of it: `layout` says which.
+
+    `module` maps token ids to logits where all layers are here (see `passes` for stages). max_positions bounds prompt
+    and completion together.
+    """
 
     folder: Path
     module: Any
     layout: KvLayout
+    hidden_size: int
     vocabulary: int
     max_positions: int
     end_tokens: frozenset[int]
     mixture_of_experts: bool
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether the embedding is here."""
+        return self.layout.first_layer == 0
+
+    @property
+    def last(self) -> bool:
+        """Whether norm and head are here."""
+        return self.layout.layers.stop == self.layout.total_layers
 
 
 def make_deterministic(threads: int) -> None:
@@ -71,14 +80,15 @@ def place_of(device: str) -> torch.device:
     return torch.device("cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu")
 
 
-def load(folder: Path, device: str, dtype: str) -> Model:
-    """Load the model in `folder`.
+def load(folder: Path, device: str, dtype: str, split: Split = WHOLE, stage: int = 0) -> Model:
+    """Load the model in `folder`, or what one stage of `split` holds of it.
 
     Args:
         device: auto, cpu or cuda. dtype: auto (as saved), bf16, fp16 or fp32.
 
     Raises:
-        SettingsError: not a causal language model, one that this engine does not compute (named), or not whole.
+        SettingsError: not a causal language model, one that this engine does not compute or cut (named), fewer layers
+            than stages, or weights that are not whole.
         ModelUnavailable: the weights cannot be read.
     """
     place = place_of(device)
@@ -87,14 +97,10 @@ def load(folder: Path, device: str, dtype: str) -> Model:
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         _refuse_unsupported(config, folder)
-        module = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=_TORCH_DTYPES.get(dtype, "auto"),
-            attn_implementation=attention.NAME,
-            use_safetensors=True,
-            local_files_only=True,
-        )
+        layers = split.ranges(config.num_hidden_layers)[stage]
+        module = _read(folder, config, _TORCH_DTYPES.get(dtype), layers)
+    except SplitError as error:
+        raise SettingsError(f"{folder}: {error}") from error
     except (ValueError, KeyError) as error:
         raise SettingsError(
             f"{folder}: the installed transformers cannot load it as a causal language model: {error}"
@@ -106,23 +112,20 @@ def load(folder: Path, device: str, dtype: str) -> Model:
             raise SettingsError(f"{folder}: the model is incomplete: {error}") from error
         raise ModelUnavailable(f"{folder}: the model cannot be read: {error}") from error
     module = module.eval().to(place)
-    return _describe(folder, module, place)
+    return _describe(folder, module, layers, place)
 
 
-def fingerprint(model: Model, name: str, revision: str, threads: int) -> Mapping[str, str]:
-    """What prefill and decode must share so that one can go on where the other stopped, token for token."""
-    config = {key: value for key, value in model.module.config.to_dict().items() if key not in _UNSTABLE_CONFIG_KEYS}
-    return {
-        "model.name": name,
-        "model.revision": revision,
-        "model.config": _short(json.dumps(config, sort_keys=True, default=str).encode()),
-        "model.weights": _weights_digest(model.folder),
-        "model.tokenizer": _files_digest(model.folder, _PROMPT_FILES),
-        "engine": "reference",
-        "engine.dtype": _KV_DTYPES[model.dtype].value,
-        "engine.device": model.device.type,
-        "engine.threads": str(threads),
-    }
+def _read(folder: Path, config: Any, dtype: torch.dtype | None, layers: range) -> Any:
+    if len(layers) < config.num_hidden_layers:
+        return stage_model.load(folder, config, dtype, layers)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=config,
+        dtype=dtype or "auto",
+        attn_implementation=attention.NAME,
+        use_safetensors=True,
+        local_files_only=True,
+    )
 
 
 def _refuse_unsupported(config: Any, folder: Path) -> None:
@@ -140,10 +143,10 @@ def _refuse_unsupported(config: Any, folder: Path) -> None:
         )
 
 
-def _describe(folder: Path, module: Any, device: torch.device) -> Model:
+def _describe(folder: Path, module: Any, layers: range, device: torch.device) -> Model:
     config = module.config
     dtype = module.dtype
-    if not getattr(module, "_supports_attention_backend", False) or dtype not in _KV_DTYPES:
+    if not getattr(module, "_supports_attention_backend", False) or dtype not in KV_DTYPES:
         raise SettingsError(
             f"{folder}: {type(module).__name__} in {dtype} takes no attention function of its own or has another "
             "dtype than bf16, fp16, fp32; use another engine for this model"
@@ -151,12 +154,12 @@ def _describe(folder: Path, module: Any, device: torch.device) -> Model:
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    layers = config.num_hidden_layers
-    shape = LayerShape(parts=2, heads=kv_heads, head_dim=head_dim, dtype=_KV_DTYPES[dtype])
+    shape = LayerShape(parts=2, heads=kv_heads, head_dim=head_dim, dtype=KV_DTYPES[dtype])
     return Model(
         folder=folder,
         module=module,
-        layout=KvLayout(total_layers=layers, first_layer=0, shapes=(shape,) * layers),
+        layout=KvLayout(config.num_hidden_layers, layers.start, (shape,) * len(layers)),
+        hidden_size=config.hidden_size,
         vocabulary=config.vocab_size,
         max_positions=config.max_position_embeddings,
         end_tokens=_end_tokens(config.eos_token_id) | _end_tokens(module.generation_config.eos_token_id),
@@ -168,29 +171,3 @@ def _describe(folder: Path, module: Any, device: torch.device) -> Model:
 
 def _end_tokens(value: int | list[int] | None) -> frozenset[int]:
     return frozenset(value if isinstance(value, list) else [] if value is None else [value])
-
-
-def _weights_digest(folder: Path) -> str:
-    """Over the size and samples of each weight file: cheap at any size, and other weights of one shape differ."""
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        size = file.stat().st_size
-        digest.update(f"{file.name}:{size};".encode())
-        with file.open("rb") as stream:
-            for sample in range(_SAMPLES):
-                stream.seek(size * sample // _SAMPLES)
-                digest.update(stream.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:32]
-
-
-def _files_digest(folder: Path, names: Sequence[str]) -> str:
-    """Over those of these small files that are there."""
-    digest = hashlib.sha256()
-    for name in names:
-        if (file := folder / name).is_file():
-            digest.update(f"{name}:{file.stat().st_size};".encode() + file.read_bytes())
-    return digest.hexdigest()[:32]
-
-
-def _short(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]

@@ -45,9 +45,12 @@ class AttentionMass:
         logits = logits.view(kv_heads, -1, stop - first, stop)
         position = torch.arange(first, stop, device=query.device)
         logits.masked_fill_(torch.arange(stop, device=query.device) > position[:, None], float("-inf"))
-        self._mass[layer, :, :stop] += logits.softmax(dim=-1).sum(dim=(1, 2))
+        self._mass[layer - self._layout.first_layer, :, :stop] += logits.softmax(dim=-1).sum(dim=(1, 2))
+
+    def of(self, layer: int) -> torch.Tensor:
+        """[kv_heads, tokens] of this global layer, once the whole prompt was observed."""
+        return self._mass[layer - self._layout.first_layer]
 
     def scores(self, layer: int) -> Scores:
         """Of this global layer's tokens, once the whole prompt was observed."""
-        mass = self._mass[layer - self._layout.first_layer]
-        return from_attention(mass.cpu().numpy())
+        return from_attention(self.of(layer).cpu().numpy())

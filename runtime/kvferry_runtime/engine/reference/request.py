@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvferry_contract.transfer import TransferParams
-from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
-from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
-from kvferry_runtime.engine.reference.observation import AttentionMass
+from kvferry_runtime.agent.base import LoadResult
+from kvferry_runtime.engine.reference.kv import blocks_for
 from kvferry_runtime.engine.reference.sampling import Sampling
 from kvferry_runtime.engine.reference.text import TextStream
 
@@ -25,7 +24,7 @@ class Stage(StrEnum):
     RUNNING = "running"
     """Decoding."""
     HELD = "held"
-    """Answered or given up, but the agent may still read or write its blocks."""
+    """Answered or given up, but an agent may still read or write its blocks, or a pass over them is under way."""
     OVER = "over"
 
 
@@ -80,10 +79,11 @@ class Request:
     """Written by the engine's thread alone, once submitted.
 
     sink: takes every event, in the engine's thread; the last one is Finished or Failed, unless the request was
-    cancelled by its client. computed: tokens of the prompt whose KV is in place. parked: since when (monotonic).
-    given_up: its KV is not awaited any longer, though the agent's last word is. kept: tokens of the prompt that a
-    sparse transfer will bring, None where the cache holds all of them. observed: what its queries look at, where a
-    sparse transfer is offered.
+    cancelled by its client. number: by which the pipeline knows it while it has blocks, else None. computed: tokens of
+    the prompt whose KV is in place, or will be when the passes have ended that are under way. parked: since when
+    (monotonic). given_up: its KV is not awaited any longer, though the agent's last word is. kept: tokens of the prompt
+    that a sparse transfer will bring, None where the cache holds all of them. sending, loading: the agent's last word
+    is still to come. under_way: passes without a result. stepped: the scheduler's count when it decoded last.
     """
 
     prompt: list[int]
@@ -96,15 +96,16 @@ class Request:
     arrived: float
 
     stage: Stage = Stage.WAITING
-    kv: RequestKv | None = None
-    observed: AttentionMass | None = None
+    number: int | None = None
     computed: int = 0
+    under_way: int = 0
+    stepped: int = 0
     tokens: list[int] = field(default_factory=list)
     mode: Mode = Mode.LOCAL
     why: str = ""
     loaded: LoadResult | None = None
-    send: SendHandle | None = None
-    fetch: FetchHandle | None = None
+    sending: bool = False
+    loading: bool = False
     parked: float = 0.0
     given_up: bool = False
     kept: int | None = None
@@ -125,9 +126,9 @@ class Request:
         return self.transfer is not None and self.transfer.role == "prefill"
 
     @property
-    def agent_holds(self) -> bool:
-        """Whether the agent may still touch the blocks."""
-        return self.send is not None or self.fetch is not None
+    def in_use(self) -> bool:
+        """Whether an agent or a pass may still touch the blocks."""
+        return self.sending or self.loading or self.under_way > 0
 
     def expires(self) -> float | None:
         """Monotonic time at which its transfer has failed, None without a transfer."""

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from kvferry_contract import env, paths, ports
 from kvferry_contract.config import ConfigError, FailurePolicy, ModelConfig, Role, RuntimeConfig, TransferConfig
+from kvferry_contract.split import Split
 from kvferry_runtime.engine import stage_hosts
+from kvferry_runtime.engine.stages import settings as stage_settings
+from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import SettingsError
 
 DTYPES = ("auto", "bf16", "fp16", "fp32")
@@ -30,8 +33,8 @@ class EngineSettings:
     """What an engine needs to know.
 
     kv_blocks: size of the KV cache in blocks of 16 tokens, None to derive it from the free memory.
-    stage_hosts: of the pods of this group, by stage; empty where the model is not split. stage_wait_seconds: for all of
-        them to have an address.
+    split: of the model over this role. peer_split: over the role with which it exchanges KV. ring: this pod's place in
+        its group, None where the model is not split.
     transfer, ring_directory: None where the engine works without a sidecar. trace: file for a timeline of transfers.
     """
 
@@ -46,11 +49,17 @@ class EngineSettings:
     kv_blocks: int | None
     failure_policy: FailurePolicy
     drain_seconds: float
-    stage_hosts: tuple[str, ...]
-    stage_wait_seconds: float
     transfer: TransferConfig | None
     ring_directory: Path | None
+    split: Split
+    peer_split: Split
+    ring: RingSettings | None = None
     trace: Path | None = None
+
+    @property
+    def stage(self) -> int:
+        """Which part of the model this process computes."""
+        return 0 if self.ring is None else self.ring.stage
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stage-wait-seconds",
         type=float,
         default=stage_hosts.WAIT_SECONDS,
-        help="how long the other pipeline stages of a group may take to get an address",
+        help="how long the other pipeline stages of a group may take to get an address and to load their layers",
     )
 
 
@@ -110,10 +119,12 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         raise SettingsError(
             f"role {role.value} moves KV through a sidecar: set {env.RING_DIR} to the folder of its ring"
         )
+    host = args.host or environ.get(env.POD_IP) or "127.0.0.1"
+    ring_settings = stage_settings.read(environ, config.group, host, args.stage_wait_seconds) if config else None
     return EngineSettings(
         role=role,
         model=_model(args, environ, config),
-        host=args.host or environ.get(env.POD_IP) or "127.0.0.1",
+        host=host,
         port=args.port,
         device=args.device,
         dtype=args.dtype,
@@ -122,11 +133,12 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         kv_blocks=args.kv_blocks,
         failure_policy=config.transfer.failure_policy if config else FailurePolicy.RECOMPUTE,
         drain_seconds=config.drain_seconds if config else DEFAULT_DRAIN_SECONDS,
-        stage_wait_seconds=args.stage_wait_seconds,
-        stage_hosts=stage_hosts.read(environ, config.group.split.stages if config else 1),
         transfer=config.transfer if config and with_agent else None,
         ring_directory=Path(ring) if ring and with_agent else None,
         trace=Path(trace) if trace and with_agent else None,
+        split=config.group.split if config else Split(1),
+        peer_split=config.group.peer_split if config else Split(1),
+        ring=ring_settings,
     )
 
 

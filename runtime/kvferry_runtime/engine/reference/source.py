@@ -35,7 +35,7 @@ def resolve(model: ModelConfig) -> Path:
         folder = _fetch(rest, model)
     else:
         raise SettingsError(f"model uri {model.uri!r}: scheme {scheme!r} is not file, pvc or hf")
-    return _checked(folder, model.uri)
+    return checked(folder, model.uri)
 
 
 def _below(root: Path, path: str, uri: str) -> Path:
@@ -69,7 +69,12 @@ def _fetch(repository: str, model: ModelConfig) -> Path:
         ) from error
 
 
-def _checked(folder: Path, uri: str) -> Path:
+def checked(folder: Path, uri: str) -> Path:
+    """The same folder. uri: by which the model was asked for, for the message.
+
+    Raises:
+        SettingsError: it is not there, or holds no model; the message names what is missing.
+    """
     if not folder.is_dir():
         raise SettingsError(f"model {uri}: there is no folder {folder}")
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
