@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 600
 def prompts() -> list[list[int]]:
     """Lengths from 1 to `LONGEST`, both ends included, short ones more often, in random order."""
     chance = random.Random(SEED)
-    lengths = [1, 2, 15, 16, 17, 511, 512, 513, 1024, LONGEST]
+    lengths = [1, 2, 15, 16, 17, 255, 256, 257, 1024, LONGEST]
     lengths += [round(LONGEST ** chance.random()) for _ in range(REQUESTS - len(lengths))]
     chance.shuffle(lengths)
     return [[chance.randrange(100, VOCABULARY) for _ in range(length)] for length in lengths]

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from kvferry_contract.config import Method
+from kvferry_contract.config import Method, Role
 from kvferry_operator.errors import InputError
 from kvferry_operator.local.host import check_linux
 
@@ -18,6 +18,7 @@ examples:
   kvferry demo
   kvferry demo --compression none --decode 2
   kvferry demo --compression lossless,int8,fp4,sparse50,auto
+  kvferry demo --prefill-stages 2 --decode-stages 2
   kvferry demo --json demo.jsonl
 
 exit code: 0 when every KV cache was transferred and, with none and lossless, not a token differs; else 1
@@ -37,6 +38,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--prefill", type=int, default=1, metavar="N", help="prefill groups (default: 1)")
     parser.add_argument("--decode", type=int, default=1, metavar="N", help="decode groups (default: 1)")
+    parser.add_argument(
+        "--prefill-stages",
+        type=int,
+        default=1,
+        metavar="N",
+        help="pipeline stages of a prefill group: pods that hold a part of the layers each (default: 1)",
+    )
+    parser.add_argument(
+        "--decode-stages", type=int, default=1, metavar="N", help="pipeline stages of a decode group (default: 1)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write one JSON object a line here")
     parser.add_argument("--model-dir", type=Path, metavar="DIR", help="folder of models (made if missing)")
     parser.add_argument("--log-dir", type=Path, metavar="DIR", help="keep the containers' logs here")
@@ -59,12 +70,16 @@ def run(args: argparse.Namespace) -> int:
         _check_writable(args.json)
     if args.prefill < 1 or args.decode < 1:
         raise InputError("--prefill and --decode must be at least 1")
+    stages = {Role.PREFILL: args.prefill_stages, Role.DECODE: args.decode_stages}
+    if min(stages.values()) < 1:
+        raise InputError("--prefill-stages and --decode-stages must be at least 1: one stage holds all layers")
     check_linux()
     from kvferry_operator.demo import report
     from kvferry_operator.demo.run import Demo, Plan
     from kvferry_operator.local.signals import until_signal
 
-    demo = Demo(Plan(methods, args.prefill, args.decode, args.model_dir, args.log_dir, args.trace), _progress)
+    plan = Plan(methods, args.prefill, args.decode, stages, args.model_dir, args.log_dir, args.trace)
+    demo = Demo(plan, _progress)
     rows = asyncio.run(until_signal(demo.run(), demo.kill, _progress))
     if rows is None:
         return 130

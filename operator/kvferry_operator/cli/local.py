@@ -108,6 +108,8 @@ def run_ps(args: argparse.Namespace) -> int:
             continue
         url = f"  {record.url}" if record.url else ""
         sys.stdout.write(f"{record.namespace}/{record.name}  pid {record.pid}{url}\n")
+        if ready := table.groups(record):
+            sys.stdout.write(f"  {ready}\n")
         sys.stdout.write("".join(f"  {line}\n" for line in table.pods(record, usage)))
         if sent := asyncio.run(transfers.of(record, _SHOWN_TRANSFERS)):
             sys.stdout.write("".join(f"  {line}\n" for line in table.transfers(sent)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvferry_operator.demo.measure import Answer
-from kvferry_operator.local.transfers import Transfer
+from kvferry_operator.local.transfers import StageTransfer, Transfer
 
 LOSSLESS = ("none", "lossless")
 """Methods that may not change an answer by a single token."""
@@ -80,10 +80,11 @@ class Row:
 
 
 def compare(
-    title: str, method: str, routed: Answer, aggregated: Answer, sent: Transfer | None, received: Transfer | None
+    title: str, method: str, routed: Answer, aggregated: Answer, transfers: Sequence[StageTransfer | None]
 ) -> Row:
-    """sent, received: what the sidecars of prefill and decode recorded; None when there was no transfer."""
-    sent, received = sent or {}, received or {}
+    """transfers: what the sidecars recorded, for each stage of decode; None where it loaded nothing."""
+    sent = [record for transfer in transfers if transfer for record in transfer.sent if record]
+    raw, seconds = _sum(sent, "bytes_raw"), _sum(sent, "wire_seconds")
     return Row(
         title=title,
         method=method,
@@ -91,16 +92,39 @@ def compare(
         output_tokens=len(routed.tokens),
         ttft_seconds=routed.ttft_seconds,
         aggregated_ttft_seconds=aggregated.ttft_seconds,
-        bytes_raw=int(sent.get("bytes_raw", 0)),
-        bytes_wire=int(sent.get("bytes_wire", 0)),
-        goodput_bytes_per_second=float(sent.get("goodput_bytes_per_s") or 0.0),
-        hidden_share=float(sent.get("hidden_share") or 0.0),
-        lane=",".join(sent.get("lanes") or ()),
+        bytes_raw=int(raw),
+        bytes_wire=int(_sum(sent, "bytes_wire")),
+        goodput_bytes_per_second=raw / busiest if (busiest := _busiest_seconds(transfers)) > 0 else 0.0,
+        hidden_share=_sum(sent, "hidden_seconds") / seconds if seconds > 0 else 0.0,
+        lane=",".join(dict.fromkeys(lane for record in sent for lane in record.get("lanes") or ())),
         mode=str(routed.result.get("mode", "unknown")),
         reason=str(routed.result.get("reason") or ""),
-        digests_equal=bool(sent.get("digest")) and sent.get("digest") == received.get("digest"),
+        digests_equal=bool(transfers) and all(_same_digests(transfer) for transfer in transfers),
         first_difference=first_difference(routed.tokens, aggregated.tokens),
     )
+
+
+def _sum(records: Iterable[Transfer], key: str) -> float:
+    return sum(float(record.get(key) or 0.0) for record in records)
+
+
+def _busiest_seconds(transfers: Iterable[StageTransfer | None]) -> float:
+    """Time on the wire of the sender that needed longest: stages send side by side, and one after the other to several
+    stages of decode."""
+    busy: dict[str, float] = {}
+    for transfer in filter(None, transfers):
+        peers = str(transfer.received.get("peer", "")).split(",")
+        for peer, record in zip(peers, transfer.sent, strict=True):
+            busy[peer] = busy.get(peer, 0.0) + float((record or {}).get("wire_seconds") or 0.0)
+    return max(busy.values(), default=0.0)
+
+
+def _same_digests(transfer: StageTransfer | None) -> bool:
+    """Whether decode computed the digest of each sender."""
+    if transfer is None:
+        return False
+    theirs = [str((record or {}).get("digest") or "") for record in transfer.sent]
+    return all(theirs) and theirs == str(transfer.received.get("digest") or "").split(",")
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 
+from kvferry_contract.config import Role
+from kvferry_contract.split import Split, SplitError
 from kvferry_operator.demo.errors import DemoFailed
+from kvferry_operator.errors import InputError
 from kvferry_operator.local import containers, preflight
 
 NAME = "smollm2"
@@ -40,3 +44,18 @@ async def prepare(models: Path) -> Path:
     if status != 0:
         raise DemoFailed(f"the model could not be prepared in {folder} (exit status {status})")
     return folder
+
+
+def check_stages(folder: Path, stages: Mapping[Role, int]) -> None:
+    """
+    stages: pipeline stages of each role.
+
+    Raises:
+        InputError: the model in `folder` cannot be split so.
+    """
+    layers = preflight.layers_of(folder)
+    for role, count in stages.items() if layers else ():
+        try:
+            Split(count).ranges(layers)
+        except SplitError as error:
+            raise InputError(f"--{role}-stages: {error}") from error

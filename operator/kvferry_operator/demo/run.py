@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import aiohttp
 import yaml
 
 from kvferry_contract import ports
+from kvferry_contract.config import Role
 from kvferry_operator.demo import model
 from kvferry_operator.demo.comparison import Row, compare
 from kvferry_operator.demo.errors import DemoFailed
@@ -33,12 +34,13 @@ _WARM_UP = "A first request pays for what is loaded and compiled only once, so t
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """methods: of compression, one deployment each. models: folder of models; None for the default. traces: where
-    timelines go."""
+    """methods: of compression, one deployment each. prefill, decode: groups. stages: pipeline stages of a group of each
+    role. models: folder of models; None for the default. traces: where timelines go."""
 
     methods: tuple[str, ...]
     prefill: int
     decode: int
+    stages: Mapping[Role, int]
     models: Path | None
     logs: Path | None
     traces: Path | None = None
@@ -74,14 +76,16 @@ class Demo:
         """One row for each method and prompt.
 
         Raises:
+            InputError: more stages than layers.
             DemoFailed, LocalError: something did not start or did not answer; nothing is left running.
         """
         models = (self._plan.models or default_models()).absolute()
-        await model.prepare(models)
+        folder = await model.prepare(models)
+        model.check_stages(folder, self._plan.stages)
         raw = yaml.safe_load(example().read_text(encoding="utf-8"))
         common = Changes(models=models, logs=self._plan.logs, decode=1, traces=self._plan.traces)
         aggregated = request(raw, replace(common, name="demo-aggregated", aggregated=True))
-        common = replace(common, prefill=self._plan.prefill, decode=self._plan.decode)
+        common = replace(common, prefill=self._plan.prefill, decode=self._plan.decode, stages=self._plan.stages)
         apart = [request(raw, replace(common, name=f"demo-{method}", method=method)) for method in self._plan.methods]
         rows: list[Row] = []
         async with aiohttp.ClientSession(trust_env=False) as http, contextlib.AsyncExitStack() as stack:
@@ -163,11 +167,8 @@ class Demo:
         aggregated: Answer,
     ) -> Row:
         transfer = (routed.result.get("transfer") or {}).get("id", "")
-        found = {}
-        for role, direction in (("prefill", "send"), ("decode", "receive")):
-            addresses = [pod.address for pod in supervisor.record.pods if pod.role == role]
-            found[role] = await transfers.finished(http, addresses, transfer, direction, _SETTLE_SECONDS)
-        return compare(prompt.title, method, routed, aggregated, found["prefill"], found["decode"])
+        found = await transfers.finished(http, supervisor.record, transfer, _SETTLE_SECONDS)
+        return compare(prompt.title, method, routed, aggregated, found)
 
     def _tell(self, text: str) -> None:
         self._say(f"[{time.monotonic() - self._began:5.1f} s] {text}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvferry_contract import env, paths
-from kvferry_operator.local import environment, volumes
+from kvferry_operator.local import environment, hosts, volumes
 from kvferry_operator.local.errors import Unsupported
 from kvferry_operator.local.objects import Store
 from kvferry_operator.local.pods import Container, Pod
@@ -30,24 +30,30 @@ class Launch:
     mounts: volumes.Mounts
 
 
-def launch_of(
-    pod: Pod,
-    container: Container,
-    address: str,
-    places: volumes.Places,
-    store: Store,
-    host: Mapping[str, str],
-    replaced: Mapping[str, str],
-) -> Launch:
-    """
-    host: this machine's environment; a container gets it as the base that its image would give it.
-    replaced: variables whose rendered value means something only in a cluster, with their local value.
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What stands here for the cluster around a container.
 
+    addresses: of pods, by their name and by their host name. host: this machine's environment; a container gets it as
+    the base that its image would give it. replaced: variables whose rendered value means something only in a cluster,
+    with their local value.
+    """
+
+    addresses: Mapping[str, str]
+    places: volumes.Places
+    store: Store
+    host: Mapping[str, str]
+    replaced: Mapping[str, str]
+
+
+def launch_of(pod: Pod, container: Container, machine: Machine) -> Launch:
+    """
     Raises:
         Unsupported: no command (local mode cannot run an image), or something that only a cluster has.
     """
-    mounts = volumes.plan(pod, container, places, store)
-    declared = environment.resolve(pod, container, address, store, host)
+    places, host = machine.places, machine.host
+    mounts = volumes.plan(pod, container, places, machine.store)
+    declared = environment.resolve(pod, container, machine.addresses[pod.name], machine.store, host)
     command = [environment.expand(str(part), declared) for part in container.spec.get("command", ())]
     if not command:
         raise Unsupported(
@@ -58,7 +64,10 @@ def launch_of(
     text = mounts.translation.text
     variables = {name: value for name, value in host.items() if not name.startswith(_NOT_INHERITED)}
     variables |= {name: text(value) for name, value in declared.items()}
-    variables |= {name: value for name, value in replaced.items() if name in declared}
+    variables |= {name: value for name, value in machine.replaced.items() if name in declared}
+    if env.STAGE_HOSTS in declared:
+        where = f"pod {pod.name}, container {container.name}, env {env.STAGE_HOSTS}"
+        variables[env.STAGE_HOSTS] = hosts.in_place_of_names(declared[env.STAGE_HOSTS], machine.addresses, where)
     if places.traces is not None and env.RING_DIR in declared:
         variables[env.TRACE] = str(places.traces / f"{pod.name}-{container.name}.json")
     if paths.TMP_DIR in mounts.folders:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from kvferry_contract import ports
 from kvferry_operator.api import names
-from kvferry_operator.local import addresses, containers, objects
+from kvferry_operator.local import addresses, containers, hosts, objects
 from kvferry_operator.local.containers import Launch
-from kvferry_operator.local.endpoints import role_of
 from kvferry_operator.local.pods import Manifest, Pod, pods_of
 from kvferry_operator.local.runner import Probes
 from kvferry_operator.local.volumes import Places
@@ -41,7 +40,7 @@ class Deployment:
     def url(self) -> str:
         """Where to send requests: the first router; empty when there is none."""
         for pod in self.pods:
-            if role_of(pod) == ROUTER:
+            if pod.role == ROUTER:
                 declared = addresses.ports_of(pod)
                 return f"http://{self.addresses[pod.name]}:{declared[0] if declared else ports.ROUTER}"
         return ""
@@ -66,12 +65,18 @@ def plan(
     pods = pods_of(manifests)
     given = addresses.assign(f"{namespace}/{name}", pods)
     store = objects.store_of(manifests, pods, shared_key)
-    replaced = containers.endpoints_variable(endpoints)
+    machine = containers.Machine(
+        addresses=given | hosts.addresses_of(pods, given),
+        places=places,
+        store=store,
+        host=host,
+        replaced=containers.endpoints_variable(endpoints),
+    )
     launches: dict[tuple[str, str], Launch] = {}
     probes: dict[tuple[str, str], Probes] = {}
     for pod in pods:
         for container in pod.containers:
-            key, address = (pod.name, container.name), given[pod.name]
-            launches[key] = containers.launch_of(pod, container, address, places, store, host, replaced)
-            probes[key] = Probes.of(container, address)
+            key = (pod.name, container.name)
+            launches[key] = containers.launch_of(pod, container, machine)
+            probes[key] = Probes.of(container, given[pod.name])
     return Deployment(namespace, name, pods, given, launches, probes)

@@ -6,22 +6,19 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from kvferry_contract import ports
+from kvferry_contract.config import Role
 from kvferry_contract.endpoints import Group
 from kvferry_operator.api import names
 from kvferry_operator.local.pods import Pod
 
 
-def role_of(pod: Pod) -> str:
-    return pod.labels.get(names.LABEL_ROLE, "")
-
-
 def groups_of(pods: Iterable[Pod], addresses: Mapping[str, str], ready: Mapping[str, bool]) -> tuple[Group, ...]:
     """One group for each role, revision and ordinal: its stages in order; ready when all of them are."""
     members = sorted(
-        (pod for pod in pods if role_of(pod) in ("prefill", "decode")), key=lambda pod: (*_group(pod), _stage(pod))
+        (pod for pod in pods if pod.role in (Role.PREFILL, Role.DECODE)), key=lambda pod: (*pod.group, pod.stage)
     )
     groups: list[Group] = []
-    for (role, revision, ordinal), found in groupby(members, key=_group):
+    for (role, revision, ordinal), found in groupby(members, key=lambda pod: pod.group):
         stages = list(found)
         groups.append(
             Group(
@@ -39,14 +36,6 @@ def groups_of(pods: Iterable[Pod], addresses: Mapping[str, str], ready: Mapping[
     return tuple(groups)
 
 
-def _group(pod: Pod) -> tuple[str, str, int]:
-    return role_of(pod), pod.labels.get(names.LABEL_REVISION, ""), pod.ordinal
-
-
-def _stage(pod: Pod) -> int:
-    return int(pod.labels.get(names.LABEL_STAGE, "0"))
-
-
 def _engine_port(pod: Pod) -> int:
     declared = pod.container(names.CONTAINER_ENGINE).spec.get("ports", ())
-    return int(declared[0]["containerPort"]) if declared else ports.ENGINE
+    return next((int(port["containerPort"]) for port in declared if port.get("name") == "http"), ports.ENGINE)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvferry_contract import paths
+from kvferry_contract.config import Role, RuntimeConfig
+from kvferry_contract.split import Split
 from kvferry_operator.local.errors import Unsupported
 from kvferry_operator.local.pods import Manifest, Pod
 
@@ -52,6 +54,17 @@ def store_of(objects: Iterable[Manifest], pods: Iterable[Pod], shared_key: bytes
             encoded = {key: base64.b64decode(value) for key, value in (manifest.get("data") or {}).items()}
             secrets[name] = encoded | _plain(manifest.get("stringData"))
     return Store(config_maps, secrets)
+
+
+def splits_of(objects: Iterable[Manifest]) -> dict[Role, Split]:
+    """How each role of the object is split into pipeline stages, as the configuration of its pods tells."""
+    found: dict[Role, Split] = {}
+    for manifest in objects:
+        text = (manifest.get("data") or {}).get(paths.CONFIG_FILE) if manifest.get("kind") == "ConfigMap" else None
+        if text is not None:
+            group = RuntimeConfig.from_json(text).group
+            found[Role.DECODE if group.role is Role.AGGREGATED else group.role] = group.split
+    return found
 
 
 def key_secrets(pods: Iterable[Pod]) -> frozenset[str]:

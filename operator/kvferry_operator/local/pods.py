@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvferry_contract.config import Role
 from kvferry_operator.api import names
 from kvferry_operator.local.errors import Unsupported
 
@@ -27,6 +29,14 @@ class Kind(StrEnum):
     """All start together, after the others."""
 
 
+class GroupKey(NamedTuple):
+    """What the pods of one group have in common; each is another pipeline stage of it."""
+
+    role: str
+    revision: str
+    ordinal: int
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     name: str
@@ -36,7 +46,10 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod, as the workload's controller would create it. Containers are in start order."""
+    """One pod, as the workload's controller would create it. Containers are in start order.
+
+    host: name under which a cluster's DNS knows it, by its Service; empty where it has none.
+    """
 
     name: str
     namespace: str
@@ -47,6 +60,20 @@ class Pod:
     spec: Mapping[str, Any]
     containers: tuple[Container, ...]
     grace_seconds: float
+    host: str = ""
+
+    @property
+    def role(self) -> str:
+        return self.labels.get(names.LABEL_ROLE, "")
+
+    @property
+    def stage(self) -> int:
+        """Pipeline stage, from 0."""
+        return int(self.labels.get(names.LABEL_STAGE, "0"))
+
+    @property
+    def group(self) -> GroupKey:
+        return GroupKey(self.role, self.labels.get(names.LABEL_REVISION, ""), self.ordinal)
 
     def container(self, name: str) -> Container:
         """
@@ -81,10 +108,16 @@ def pods_of(objects: Iterable[Manifest]) -> tuple[Pod, ...]:
     return tuple(pods)
 
 
+def stages_of(pods: Iterable[Pod]) -> dict[GroupKey, int]:
+    """How many pipeline stages each group of prefill or decode has."""
+    return dict(Counter(pod.group for pod in pods if pod.role in (Role.PREFILL, Role.DECODE)))
+
+
 def _pod(workload: Manifest, ordinal: int) -> Pod:
     template = workload["spec"]["template"]
     metadata, spec = template.get("metadata", {}), template["spec"]
     name = f"{workload['metadata']['name']}-{ordinal}"
+    service = workload["spec"].get("serviceName", "")
     claims = [
         {
             "name": claim["metadata"]["name"],
@@ -102,6 +135,7 @@ def _pod(workload: Manifest, ordinal: int) -> Pod:
         spec={**spec, "volumes": [*spec.get("volumes", ()), *claims]},
         containers=_start_order(spec),
         grace_seconds=float(spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)),
+        host=f"{name}.{service}" if service else "",
     )
 
 

@@ -8,7 +8,9 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kvferry_operator.api import names, quantity
+from kvferry_contract.config import Role
+from kvferry_contract.split import Split, SplitError
+from kvferry_operator.api import quantity
 from kvferry_operator.local import addresses, volumes
 from kvferry_operator.local.deployment import Deployment
 from kvferry_operator.local.errors import CannotStart
@@ -16,6 +18,7 @@ from kvferry_operator.local.errors import CannotStart
 RUNTIME = "kvferry-runtime"
 _PROBE_SECONDS = 60.0
 _MIB = quantity.MIB
+_CONFIG, _LAYERS = "config.json", "num_hidden_layers"
 
 
 def check(deployment: Deployment, memory: Path) -> None:
@@ -26,8 +29,6 @@ def check(deployment: Deployment, memory: Path) -> None:
     Raises:
         CannotStart: the first thing that is missing.
     """
-    if any(pod.labels.get(names.LABEL_STAGE, "0") != "0" for pod in deployment.pods):
-        raise CannotStart("pipeline stages are not served by local mode: set parallelism.pipeline of both roles to 1")
     addresses.check_free(deployment.pods, deployment.addresses)
     check_memory(volumes.memory_limits(deployment.pods), _free(memory))
     programs = {launch.argv[0] for launch in deployment.launches.values()}
@@ -63,6 +64,30 @@ def check_model(folder: Path, uri: str) -> None:
     missing = _missing(folder)
     if missing:
         raise CannotStart(f"spec.model.uri {uri}: {folder} is no Hugging Face model, it has no {missing}; {way_out}")
+
+
+def check_split(folder: Path, splits: Mapping[Role, Split]) -> None:
+    """Each role's split against the model, where its configuration tells how many layers it has.
+
+    Raises:
+        CannotStart: more stages than layers, or layers that do not add up.
+    """
+    layers = layers_of(folder)
+    for role, split in splits.items() if layers else ():
+        try:
+            split.ranges(layers)
+        except SplitError as error:
+            raise CannotStart(f"spec.{role}.parallelism: {error}") from error
+
+
+def layers_of(folder: Path) -> int:
+    """How many layers a Hugging Face model has; 0 where its configuration does not tell."""
+    try:
+        found = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
+        count = found.get(_LAYERS) or (found.get("text_config") or {}).get(_LAYERS)
+        return int(count or 0)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0  # the engine, which can read it or not, has the last word
 
 
 def check_runtime(executable: str, host: Mapping[str, str]) -> None:
@@ -113,8 +138,8 @@ def is_model(folder: Path) -> bool:
 
 
 def _missing(folder: Path) -> str:
-    if not (folder / "config.json").is_file():
-        return "config.json"
+    if not (folder / _CONFIG).is_file():
+        return _CONFIG
     return "" if _any(folder.glob("*.safetensors")) else "*.safetensors"
 
 

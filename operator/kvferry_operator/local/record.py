@@ -36,10 +36,15 @@ class ContainerRecord:
 
 @dataclass(frozen=True, slots=True)
 class PodRecord:
+    """group: ordinal of its group. stage: its pipeline stage, from 0, of so many `stages`."""
+
     name: str
     role: str
     address: str
     containers: tuple[ContainerRecord, ...]
+    group: int = 0
+    stage: int = 0
+    stages: int = 1
 
     @property
     def ready(self) -> bool:

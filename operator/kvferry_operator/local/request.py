@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kvferry_contract import paths
+from kvferry_contract.config import Role
 from kvferry_operator.api import defaults
 from kvferry_operator.api.parse import parse
 from kvferry_operator.api.rules import LOSSY
@@ -25,8 +26,9 @@ class Changes:
     """What the command line says beside the file. Empty and None leave the object as it is.
 
     name: another name, for a second instance. model: a model's folder on this machine. models: the folder that
-    stands for the volume at /models. method: compression. prefill, decode: numbers of groups. aggregated: one
-    engine does all, and requests go to it without a router. traces: where timelines go.
+    stands for the volume at /models. method: compression. prefill, decode: numbers of groups. stages: pipeline stages
+    of a group, by role. aggregated: one engine does all, and requests go to it without a router. traces: where
+    timelines go.
     """
 
     name: str = ""
@@ -36,6 +38,7 @@ class Changes:
     method: str = ""
     prefill: int | None = None
     decode: int | None = None
+    stages: Mapping[Role, int] = field(default_factory=dict)
     aggregated: bool = False
     traces: Path | None = None
 
@@ -97,6 +100,8 @@ def changed(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
     for role, count in (("prefill", changes.prefill), ("decode", changes.decode)):
         if count is not None:
             spec.setdefault(role, {})["replicas"] = count
+    for role, count in changes.stages.items():
+        spec.setdefault(role, {}).setdefault("parallelism", {})["pipeline"] = count
     return result
 
 

@@ -11,6 +11,7 @@ from pathlib import PurePath
 import aiohttp
 
 from kvferry_operator.local import probes, proc
+from kvferry_operator.local.bond import Bond
 from kvferry_operator.local.containers import Launch
 from kvferry_operator.local.errors import CannotStart, StartFailed
 from kvferry_operator.local.pods import Container, Kind
@@ -60,7 +61,16 @@ class Probes:
 class Runner:
     """Keeps one container running. `run` ends when it was stopped, or an init container is done."""
 
-    def __init__(self, container: Container, launch: Launch, asked: Probes, grace: float, shared: Surroundings) -> None:
+    def __init__(
+        self,
+        container: Container,
+        launch: Launch,
+        asked: Probes,
+        grace: float,
+        shared: Surroundings,
+        bond: Bond | None = None,
+    ) -> None:
+        """bond: containers that end when this one does, and start again with it."""
         self.container = container
         self.up = asyncio.Event()
         """Set once it has started (its startup probe passed, or an init container is done): the next may start."""
@@ -68,6 +78,9 @@ class Runner:
         self._probes = asked
         self._grace = grace
         self._shared = shared
+        self._bond = bond
+        if bond is not None:
+            bond.add(self)
         self._stopping = asyncio.Event()
         self._process: Process | None = None
         self._phase = Phase.WAITING
@@ -103,6 +116,8 @@ class Runner:
             self._set(Phase.BACKOFF)
             said = "".join(f"\n    {line}" for line in last_lines(self._launch.log, _SHOWN_LINES))
             self._say(f"ended ({self._note}), starts again in {delay:.0f} s{said}")
+            if self._bond is not None:
+                await self._bond.broken()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay)
         self._set(Phase.ENDED)
@@ -112,6 +127,18 @@ class Runner:
         self._stopping.set()
         if self._process is not None:
             await self._process.stop(self._grace)
+
+    async def end_with_others(self, seconds: float) -> None:
+        """As `bond.Member`."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            self._say(f"has not ended {seconds:.0f} s after another stage of its group did: killing it")
+            process.kill()
+            await process.wait()
 
     def kill(self) -> None:
         """SIGKILL, now."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvferry_operator.local import deployment, host, logfiles, preflight, state, volumes
+from kvferry_operator.local import deployment, host, logfiles, objects, preflight, state, volumes
 from kvferry_operator.local.custody import Custody
 from kvferry_operator.local.errors import CannotStart
 from kvferry_operator.local.pods import Manifest
@@ -56,7 +56,9 @@ async def running(
         key = secrets.token_hex(_KEY_BYTES).encode()
         plan = deployment.plan(namespace, name, manifests, places, claim.endpoints, key, os.environ)
         if options.model_path:
-            preflight.check_model(plan.local_path(options.model_path), options.model_uri)
+            folder = plan.local_path(options.model_path)
+            preflight.check_model(folder, options.model_uri)
+            preflight.check_split(folder, objects.splits_of(manifests))
         await asyncio.to_thread(preflight.check, plan, options.memory)
         supervisor = Supervisor(plan, claim, custody, logfiles.Logs(places.logs), report)
         try:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Coroutine, Iterable
 import aiohttp
 
 from kvferry_contract import endpoints as contract
+from kvferry_operator.api import names
 from kvferry_operator.local import logfiles, router_view, state, volumes
+from kvferry_operator.local.bond import Bond
 from kvferry_operator.local.custody import Custody
 from kvferry_operator.local.deployment import ROUTER, Deployment
-from kvferry_operator.local.endpoints import groups_of, role_of
-from kvferry_operator.local.pods import Kind, Pod
+from kvferry_operator.local.endpoints import groups_of
+from kvferry_operator.local.pods import GroupKey, Kind, Pod, stages_of
 from kvferry_operator.local.record import PodRecord, Record
 from kvferry_operator.local.runner import Runner, Surroundings
 from kvferry_operator.local.state import Claim
@@ -35,6 +37,8 @@ class Supervisor:
         self._claim = claim
         self._logs = logs
         self._report = report
+        self._stages = stages_of(deployment.pods)
+        self._bonds: dict[GroupKey, Bond] = {key: Bond() for key, stages in self._stages.items() if stages > 1}
         self._runners: dict[str, list[Runner]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._dirty = asyncio.Event()
@@ -50,9 +54,12 @@ class Supervisor:
         pods = tuple(
             PodRecord(
                 name=pod.name,
-                role=role_of(pod),
+                role=pod.role,
                 address=self._deployment.addresses[pod.name],
                 containers=tuple(runner.record for runner in self._runners.get(pod.name, ())),
+                group=pod.ordinal,
+                stage=pod.stage,
+                stages=self._stages.get(pod.group, 1),
             )
             for pod in self._deployment.pods
         )
@@ -106,8 +113,8 @@ class Supervisor:
         self._stopping = True
         try:
             pods = self._deployment.pods
-            await self._stop_pods(pod for pod in pods if role_of(pod) == ROUTER)
-            await self._stop_pods(pod for pod in pods if role_of(pod) != ROUTER)
+            await self._stop_pods(pod for pod in pods if pod.role == ROUTER)
+            await self._stop_pods(pod for pod in pods if pod.role != ROUTER)
         finally:
             self.kill()
             for task in self._tasks:
@@ -136,7 +143,8 @@ class Supervisor:
         launch = self._deployment.launches[key]
         volumes.create(launch.mounts)
         self._logs.add(launch.log)
-        return Runner(container, launch, self._deployment.probes[key], pod.grace_seconds, shared)
+        bond = self._bonds.get(pod.group) if container.name == names.CONTAINER_ENGINE else None
+        return Runner(container, launch, self._deployment.probes[key], pod.grace_seconds, shared, bond)
 
     async def _run_pod(self, runners: list[Runner]) -> None:
         async with asyncio.TaskGroup() as group:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kvferry_contract.config import Role
 from kvferry_operator.local.record import Phase, PodRecord, Record
 from kvferry_operator.local.transfers import Transfer
 from kvferry_operator.local.usage import Usage, total
@@ -24,10 +25,27 @@ def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) 
 
 
 def pods(record: Record, usage: Mapping[int, Usage]) -> list[str]:
-    """usage: by the pid of a container."""
+    """usage: by the pid of a container. Where any role has several stages, it tells which group and stage a pod is."""
     rows: list[tuple[str, ...]] = [("POD", "ROLE", "ADDRESS", "READY", "STATE", "RESTARTS", "CPU", "MEMORY")]
     rows += [_pod(pod, usage) for pod in record.pods]
-    return columns(rows, right=frozenset({5, 6, 7}))
+    if any(pod.stages > 1 for pod in record.pods):
+        places = [("GROUP", "STAGE"), *map(_place, record.pods)]
+        rows = [(*row[:2], *place, *row[2:]) for row, place in zip(rows, places, strict=True)]
+    return columns(rows, right=frozenset(range(len(rows[0]) - 3, len(rows[0]))))
+
+
+def groups(record: Record) -> str:
+    """`prefill 1 of 2 groups ready, decode 2 of 2`; empty where a pod is a group."""
+    if all(pod.stages == 1 for pod in record.pods):
+        return ""
+    ready: dict[str, dict[int, bool]] = {}
+    for pod in record.pods:
+        if pod.role in (Role.PREFILL, Role.DECODE):
+            found = ready.setdefault(pod.role, {})
+            found[pod.group] = found.get(pod.group, True) and pod.ready
+    return "groups ready: " + ", ".join(
+        f"{role} {sum(found.values())} of {len(found)}" for role, found in ready.items()
+    )
 
 
 def transfers(found: Iterable[Transfer]) -> list[str]:
@@ -71,6 +89,12 @@ def _pod(pod: PodRecord, usage: Mapping[int, Usage]) -> tuple[str, ...]:
     )
 
 
+def _place(pod: PodRecord) -> tuple[str, str]:
+    if pod.role not in (Role.PREFILL, Role.DECODE):
+        return "-", "-"
+    return str(pod.group), f"{pod.stage} of {pod.stages}" if pod.stages > 1 else "-"
+
+
 def _state(pod: PodRecord) -> str:
     """What a person should know first: what is wrong, else what is awaited, else that it runs."""
     for phase in (Phase.BACKOFF, Phase.STARTING, Phase.WAITING):
@@ -80,13 +104,19 @@ def _state(pod: PodRecord) -> str:
     return "ready" if pod.ready else "not ready"
 
 
+def _codec(transfer: Transfer) -> str:
+    """What the bytes were compressed with, which is nothing where that saved nothing."""
+    raw, wire = transfer.get("bytes_raw", 0), transfer.get("bytes_wire", 0)
+    return "none" if 0 < raw <= wire else str(transfer.get("codec") or "-")
+
+
 def _transfer(transfer: Transfer) -> tuple[str, ...]:
     failed = transfer.get("reason") or ""
     state = str(transfer.get("state", "?"))
     return (
         str(transfer.get("id", "?"))[:8],
         f"{state} ({failed})" if failed else state,
-        str(transfer.get("codec", "-")),
+        _codec(transfer),
         str(transfer.get("tokens", "-")),
         size(transfer.get("bytes_raw", 0)),
         size(transfer.get("bytes_wire", 0)),

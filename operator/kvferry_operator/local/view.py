@@ -47,7 +47,7 @@ class View:
                     record = supervisor.record
                     senders = [pod.address for pod in record.pods if pod.role == "prefill" and pod.ready]
                     found = await transfers.recent(session, senders, _SHOWN_TRANSFERS)
-                    lines = table.pods(record, meter.sample())
+                    lines = [*filter(None, [table.groups(record)]), *table.pods(record, meter.sample())]
                     if found:
                         lines += ["", *table.transfers(found)]
                     self._draw(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,17 +20,25 @@ from kvferry_operator.demo import report
 from kvferry_operator.demo.comparison import Row, compare, first_difference
 from kvferry_operator.demo.errors import DemoFailed
 from kvferry_operator.demo.measure import Answer, complete
+from kvferry_operator.demo.model import FOLDER
 from kvferry_operator.demo.prompts import PROMPTS
+from kvferry_operator.local.transfers import StageTransfer
 
 TOKENS = st.lists(st.integers(0, 3), max_size=6)
 SENT = {
     "bytes_raw": 4096,
     "bytes_wire": 2176,
-    "goodput_bytes_per_s": 5e8,
-    "hidden_share": 0.9,
+    "wire_seconds": 2**-17,
+    "hidden_seconds": 0.875 * 2**-17,
     "lanes": ["tcp:lo"],
     "digest": "ab",
 }
+ONE_PEER = "127.64.0.1:7400"
+
+
+def moved(*sent: dict[str, Any] | None, peer: str = ONE_PEER, digest: str = "ab") -> StageTransfer:
+    """What one stage of decode loaded from these senders."""
+    return StageTransfer({"peer": peer, "digest": digest}, sent)
 
 
 def answer(tokens: tuple[int, ...] = (1, 2, 3), mode: str = "transferred", reason: str = "") -> Answer:
@@ -37,7 +46,7 @@ def answer(tokens: tuple[int, ...] = (1, 2, 3), mode: str = "transferred", reaso
 
 
 def row(method: str = "none", **changes: Any) -> Row:
-    given_parts = {"routed": answer(), "aggregated": answer(), "sent": SENT, "received": {"digest": "ab"}} | changes
+    given_parts: dict[str, Any] = {"routed": answer(), "aggregated": answer(), "transfers": [moved(SENT)]} | changes
     return compare("ferry", method, **given_parts)
 
 
@@ -60,8 +69,11 @@ def test_the_first_difference_is_where_two_answers_part(one: list[int], other: l
         (row("none", routed=answer((1, 9, 3))), "token 1 differs, and none may not change anything"),
         (row("none", routed=answer((1, 2))), "token 2 differs, and none may not change anything"),
         (row("fp8", routed=answer(mode="recomputed", reason="deadline")), "was not transferred (recomputed: deadline)"),
-        (row("none", received={"digest": "cd"}), "different digests"),
-        (row("none", sent=None, received=None), "different digests"),
+        (row("none", transfers=[moved(SENT, digest="cd")]), "different digests"),
+        (row("none", transfers=[moved(None)]), "different digests"),
+        (row("none", transfers=[moved(SENT), None]), "different digests"),
+        (row("none", transfers=[moved(SENT), moved(SENT, digest="cd")]), "different digests"),
+        (row("none", transfers=[]), "different digests"),
     ],
 )
 def test_what_fails_the_demo(found: Row, failure: str) -> None:
@@ -81,8 +93,8 @@ def test_the_json_line_has_the_names_that_other_tools_read() -> None:
         "aggregated_ttft_s": 0.25,
         "bytes_raw": 4096,
         "bytes_wire": 2176,
-        "goodput_bytes_per_s": 5e8,
-        "hidden_share": 0.9,
+        "goodput_bytes_per_s": 4096 * 2**17,
+        "hidden_share": 0.875,
         "lane": "tcp:lo",
         "mode": "transferred",
         "digests_equal": True,
@@ -91,11 +103,26 @@ def test_the_json_line_has_the_names_that_other_tools_read() -> None:
     }
 
 
+def test_a_prompt_is_one_row_whatever_the_number_of_stages() -> None:
+    """Two prefill stages, of which the second sends to both stages of decode."""
+    far = "127.64.0.2:7400"
+    half = SENT | {"wire_seconds": 1.0, "hidden_seconds": 0.5, "bytes_raw": 3000, "bytes_wire": 1500}
+    other = half | {"digest": "cd", "lanes": ["tcp:eth1"], "hidden_seconds": 1.0}
+    found = row(transfers=[moved(half, other, peer=f"{ONE_PEER},{far}", digest="ab,cd"), moved(half, peer=far)])
+    assert (found.bytes_raw, found.bytes_wire, found.lane) == (9000, 4500, "tcp:lo,tcp:eth1")
+    assert found.goodput_bytes_per_second == pytest.approx(9000 / 2.0)
+    assert found.hidden_share == pytest.approx(2.0 / 3.0)
+    assert not found.failure
+    assert found.to_json().keys() == row().to_json().keys()
+    swapped = moved(half, other, peer=f"{ONE_PEER},{far}", digest="cd,ab")
+    assert "different digests" in row(transfers=[swapped]).failure
+
+
 def test_the_table_has_a_line_a_prompt_for_each_method() -> None:
     lines = report.lines([row(), row("fp8", routed=answer((1, 9, 3)))])
     text = "\n".join(lines)
     assert "compression none" in text and "compression fp8" in text
-    assert any(line.split()[-2:] == ["all", "3"] and "tcp:lo" in line and "0.50 GB/s" in line for line in lines)
+    assert any(line.split()[-2:] == ["all", "3"] and "tcp:lo" in line and "0.54 GB/s" in line for line in lines)
     assert any(line.endswith("differ from token 1") for line in lines)
 
 
@@ -171,6 +198,8 @@ async def test_nobody_there_is_said_in_words() -> None:
         (["--compression", "zip"], "--compression: 'zip' is not one of none, lossless, fp8"),
         (["--json", "/proc/no/demo.jsonl"], "--json /proc/no/demo.jsonl: cannot be written"),
         (["--prefill", "0"], "--prefill and --decode must be at least 1"),
+        (["--prefill-stages", "0"], "--prefill-stages and --decode-stages must be at least 1"),
+        (["--decode-stages", "-2"], "--prefill-stages and --decode-stages must be at least 1"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(
@@ -179,3 +208,22 @@ def test_arguments_that_cannot_be_used_are_refused(
     assert build_parser().parse_args(["demo"]).func is run_command
     assert main(["demo", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prefill-stages", "4"], "--prefill-stages: 4 pipeline stages for a model of 3 layers"),
+        (["--prefill-stages", "3", "--decode-stages", "65"], "--decode-stages: 65 pipeline stages for a model of 3"),
+    ],
+)
+def test_more_stages_than_layers_are_refused_before_anything_starts(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "config.json").write_text('{"num_hidden_layers": 3}')
+    (folder / "model.safetensors").touch()
+    assert main(["demo", "--model-dir", str(tmp_path), *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said and "starting" not in said

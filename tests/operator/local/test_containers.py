@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import local_objects as objects
+from kvferry_contract import env
+from kvferry_operator.api import names
 from kvferry_operator.local import containers, environment, volumes
 from kvferry_operator.local.errors import Unsupported
 from kvferry_operator.local.objects import Store, store_of
@@ -123,7 +125,14 @@ def test_what_only_a_cluster_knows_is_refused_by_name(source: dict[str, Any]) ->
         resolved([{"name": "X", "valueFrom": source}])
 
 
-def launch(container: objects.Manifest, tmp_path: Path, models: Path | None = None, **spec: Any) -> containers.Launch:
+def launch(
+    container: objects.Manifest,
+    tmp_path: Path,
+    models: Path | None = None,
+    known: dict[str, str] | None = None,
+    **spec: Any,
+) -> containers.Launch:
+    """known: addresses of other pods, by their host names."""
     manifests = [objects.stateful_set("m-decode", [container], **spec)]
     (pod,) = pods_of(manifests)
     places = volumes.Places(tmp_path / "state", tmp_path / "shm", tmp_path / "logs", models)
@@ -131,7 +140,9 @@ def launch(container: objects.Manifest, tmp_path: Path, models: Path | None = No
     binary = {"kind": "Secret", "metadata": {"name": "other"}, "data": {"k": base64.b64encode(b"v").decode()}}
     store = store_of([*manifests, config, binary], [pod], b"shared")
     host = {"PATH": "/bin", "KVFERRY_ROLE": "of another", "KUBERNETES_PORT": "1"}
-    return containers.launch_of(pod, pod.containers[0], "127.64.0.9", places, store, host, {"WHERE": "file:///e"})
+    addresses = {pod.name: "127.64.0.9", **(known or {})}
+    machine = containers.Machine(addresses, places, store, host, {"WHERE": "file:///e"})
+    return containers.launch_of(pod, pod.containers[0], machine)
 
 
 def test_a_container_runs_with_its_rendered_command_files_and_variables(tmp_path: Path) -> None:
@@ -186,6 +197,30 @@ def test_a_container_runs_with_its_rendered_command_files_and_variables(tmp_path
     assert key.stat().st_mode & 0o777 == 0o600
     assert (folders["/etc/other"] / "deep" / "k").read_bytes() == b"v"
     assert not (tmp_path / "models").exists()
+
+
+HOSTS = {
+    "name": "engine",
+    "command": ["x"],
+    "env": [
+        {
+            "name": env.GROUP_INDEX,
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.LABEL_POD_INDEX}']"}},
+        },
+        {"name": env.STAGE_HOSTS, "value": f"m-s0-$({env.GROUP_INDEX}).m-s0,m-s1-$({env.GROUP_INDEX}).m-s1"},
+    ],
+}
+
+
+def test_a_stage_is_told_addresses_since_this_machine_knows_no_names_of_pods(tmp_path: Path) -> None:
+    known = {"m-s0-0.m-s0": "127.64.0.1", "m-s1-0.m-s1": "127.64.0.2", "m-s1-1.m-s1": "127.64.0.3"}
+    found = launch(HOSTS, tmp_path, known=known)
+    assert found.environment[env.STAGE_HOSTS] == "127.64.0.1,127.64.0.2"
+    del known["m-s1-0.m-s1"]
+    with pytest.raises(
+        Unsupported, match=r"m-decode-0, container engine, env KVFERRY_STAGE_HOSTS names the host m-s1-0"
+    ):
+        launch(HOSTS, tmp_path, known=known)
 
 
 def test_a_nodes_folder_stands_for_itself_unless_told_otherwise(tmp_path: Path) -> None:

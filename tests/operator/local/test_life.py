@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,21 @@ def test_the_table_says_first_what_is_wrong() -> None:
     assert "1/2" in lines[1] and "engine: killed by SIGKILL" in lines[1]
     assert "engine starting" in table.pods(record(Phase.STARTING, False), {})[1]
     assert "2/2" in table.pods(record(), {})[1]
+
+
+@pytest.mark.parametrize(
+    ("transfer", "codec"),
+    [
+        ({"codec": "fp8", "bytes_raw": 4096, "bytes_wire": 2176}, "fp8"),
+        ({"codec": "fp8", "bytes_raw": 4096, "bytes_wire": 4096}, "none"),
+        ({"codec": "lossless", "bytes_raw": 4096, "bytes_wire": 4100}, "none"),
+        ({"codec": "fp8", "bytes_raw": 0, "bytes_wire": 0}, "fp8"),
+        ({"codec": "", "bytes_raw": 0, "bytes_wire": 0}, "-"),
+    ],
+)
+def test_a_transfer_names_what_compressed_it_and_not_what_was_asked_for(transfer: dict[str, Any], codec: str) -> None:
+    head, line = (row.split() for row in table.transfers([{"id": "ab", "state": "committed", **transfer}]))
+    assert line[head.index("CODEC")] == codec
 
 
 @given(count=st.floats(0, 1e15))

@@ -173,10 +173,6 @@ def _claim() -> list[objects.Manifest]:
     return [objects.stateful_set("m-decode", [engine], volumes=[volume])]
 
 
-def _stages() -> list[objects.Manifest]:
-    return [objects.stateful_set("m-decode", [objects.container("engine", port=8000)], stage=1)]
-
-
 def _job() -> list[objects.Manifest]:
     return [{"kind": "Job", "metadata": {"name": "once"}, "spec": {}}]
 
@@ -188,7 +184,6 @@ def _job() -> list[objects.Manifest]:
         (_too_much_memory, "need 943718400 MiB of shared memory.*--shm-size.*bufferBytes"),
         (_missing_secret, "env NO_SUCH_TOKEN: Secret hub, key token, exists only in a cluster: set NO_SUCH_TOKEN"),
         (_claim, "volume data: a persistentVolumeClaim volume exists only in a cluster"),
-        (_stages, "pipeline stages are not served by local mode: set parallelism.pipeline"),
         (_job, "Job once: local mode runs StatefulSets and Deployments only"),
         (lambda: [objects.stateful_set("m-decode", [objects.container("e", port=8000)], replicas=300)], "has 300 pods"),
     ],

@@ -6,11 +6,10 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Sequence
 
 import msgspec
 
-from kvferry_contract.transfer import RESULT_FIELD, TransferParams
+from kvferry_contract.transfer import RESULT_FIELD, TransferParams, stage_transfer
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.router.answer import Identity
 from kvferry_runtime.router.choice import AnswerError, Json, TokenMismatch
@@ -20,8 +19,9 @@ from kvferry_runtime.router.pairing import Pair
 from kvferry_runtime.router.settings import RouterSettings
 from kvferry_runtime.router.upstream import Refused, Upstream, UpstreamError
 from kvferry_runtime.router.verify import sidecars
+from kvferry_runtime.router.verify.evidence import Evidence, StageTransfer, sources
 from kvferry_runtime.router.verify.sidecars import Record
-from kvferry_runtime.router.verify.verdict import Evidence, Verdict, failed, judge, reason_of, undecided
+from kvferry_runtime.router.verify.verdict import Verdict, failed, judge, reason_of, undecided
 
 HEADER = "x-kvferry-canary"
 """On the requests of a canary, so that an engine can tell them from a client's."""
@@ -65,37 +65,43 @@ class Canaries:
         return judge(await self._evidence(pair, transfer_id, answer[RESULT_FIELD]), self._settings.transport)
 
     async def _evidence(self, pair: Pair, transfer_id: str, result: Json) -> Evidence:
-        """The records once both ends have ended, or as they are when `RECORD_SECONDS` have passed."""
+        """The records once all ends have ended, or as they are when `RECORD_SECONDS` have passed."""
         deadline = asyncio.get_running_loop().time() + RECORD_SECONDS
+        stages = len(pair.decode.sidecar_http)
         while True:
             unheard: list[str] = []
-            sent, received = await asyncio.gather(
-                self._records(pair.prefill.sidecar_http, transfer_id, "send", unheard),
-                self._records(pair.decode.sidecar_http, transfer_id, "receive", unheard),
+            transfers = await asyncio.gather(
+                *(
+                    self._transfer(pair, address, stage_transfer(transfer_id, stage, stages), unheard)
+                    for stage, address in enumerate(pair.decode.sidecar_http)
+                )
             )
             evidence = Evidence(
                 transfer_id=transfer_id,
                 mode=str(result.get("mode") or ""),
                 why=str(result.get("reason") or ""),
-                sent=sent,
-                received=received,
-                unheard=tuple(unheard),
+                transfers=tuple(transfers),
+                prefill_stages=len(pair.prefill.sidecars),
+                unheard=tuple(dict.fromkeys(unheard)),
             )
             if evidence.settled or asyncio.get_running_loop().time() >= deadline:
                 return evidence
             await asyncio.sleep(_RECORD_PAUSE_SECONDS)  # a sidecar tells nobody of an end
 
-    async def _records(
-        self, addresses: Sequence[str], transfer_id: str, direction: str, unheard: list[str]
-    ) -> tuple[Record | None, ...]:
-        async def one(address: str) -> Record | None:
-            try:
-                return await sidecars.record(self._upstream, address, transfer_id, direction)
-            except UpstreamError:
-                unheard.append(address)
-                return None
+    async def _transfer(self, pair: Pair, decode: str, transfer_id: str, unheard: list[str]) -> StageTransfer:
+        """What one stage of decode, whose sidecar is at `decode`, loaded, and what it loaded from recorded of it."""
+        received = await self._record(decode, transfer_id, "receive", unheard)
+        stages, strangers = sources(received, pair.prefill.sidecars)
+        asked = (self._record(pair.prefill.sidecar_http[stage], transfer_id, "send", unheard) for stage in stages)
+        sent = await asyncio.gather(*asked)
+        return StageTransfer(received, dict(zip(stages, sent, strict=True)), strangers)
 
-        return tuple(await asyncio.gather(*(one(address) for address in addresses)))
+    async def _record(self, address: str, transfer_id: str, direction: str, unheard: list[str]) -> Record | None:
+        try:
+            return await sidecars.record(self._upstream, address, transfer_id, direction)
+        except UpstreamError:
+            unheard.append(address)
+            return None
 
     def _attempt(self, pair: Pair, transfer_id: str) -> Attempt:
         deadline_ms = self._settings.transfer_deadline_ms

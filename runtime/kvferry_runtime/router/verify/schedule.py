@@ -1,8 +1,8 @@
 """Which pairings are to be proven now. Pure: groups, what was found so far and the time in, pairs out.
 
-A pairing that is new, or one of whose pods has started again, is due at once; one that failed, after a pause that grows
-to half a minute; one that a client's request has cast doubt on, at once. Those that were proven come round so that each
-group takes part once an interval, whatever the number of pairs.
+A pairing that is new, or one of whose pods (of any stage) has started again, is due at once; one that failed, after a
+pause that grows to half a minute; one that a client's request has cast doubt on, at once. Those that were proven come
+round so that each group takes part once an interval, whatever the number of pairs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Standing:
 
     verdict: the last that decided, None before the first. changed_unix: since when its finding is that. told: of the
     last canary that decided nothing, empty after one that did. at: end of the last canary. tries: those in a row that
-    did not verify. engines, boots: of the two groups at that time. doubted: a request's KV did not arrive since.
+    did not verify. members, boots: of the two groups at that time. doubted: a request's KV did not arrive since.
     """
 
     verdict: Verdict | None
@@ -44,7 +44,7 @@ class Standing:
     told: str
     at: float
     tries: int
-    engines: tuple[str, str]
+    members: tuple[str, ...]
     boots: Boots
     doubted: bool = False
 
@@ -65,10 +65,15 @@ def key_of(pair: Pair) -> Key:
     return pair.prefill.pod, pair.decode.pod
 
 
+def members_of(group: Group) -> tuple[str, ...]:
+    """Addresses of its engine and of the sidecar of each stage: another pod in any of its places changes them."""
+    return (group.engine, *group.sidecar_http)
+
+
 def pairings(groups: Iterable[Group]) -> list[Pair]:
     """The pairs that requests may take and that can be proven, in an order whose beginning has every group in it."""
     ready = [group for group in groups if group.ready and not group.terminating and group.sidecar_http]
-    prefills = sorted((group for group in ready if group.role == Role.PREFILL and group.sidecars), key=_place)
+    prefills = sorted((group for group in ready if group.role == Role.PREFILL and _told(group)), key=_place)
     decodes = sorted((group for group in ready if group.role == Role.DECODE), key=_place)
     revisions = sorted({group.revision for group in prefills} & {group.revision for group in decodes})
     pairs: list[Pair] = []
@@ -118,12 +123,12 @@ def pause(tries: int) -> float:
 
 
 def current(pair: Pair, standings: Mapping[Key, Standing], boots: Boots) -> Standing | None:
-    """What is known of the pair, unless one of its engines or sidecars is another one by now.
+    """What is known of the pair, unless the engine or the sidecar of any stage is another one by now.
 
     boots: of the sidecars as they are now; one that is silent is taken to be the same.
     """
     standing = standings.get(key_of(pair))
-    if standing is None or standing.engines != (pair.prefill.engine, pair.decode.engine):
+    if standing is None or standing.members != _both(pair):
         return None
     restarted = any(boots[address] != boot for address, boot in standing.boots.items() if address in boots)
     return None if restarted else standing
@@ -147,9 +152,13 @@ def settled(
         told=verdict.message if undecided else "",
         at=now,
         tries=0 if verified else 1 + (before.tries if before else 0),
-        engines=(pair.prefill.engine, pair.decode.engine),
+        members=_both(pair),
         boots=boots,
     )
+
+
+def _both(pair: Pair) -> tuple[str, ...]:
+    return (*members_of(pair.prefill), *members_of(pair.decode))
 
 
 def _due(pair: Pair, standing: Standing | None, proven: Mapping[str, float], interval: float) -> float:
@@ -171,6 +180,11 @@ def _last_proofs(standings: Mapping[Key, Standing]) -> dict[str, float]:
             for pod in key:
                 proven[pod] = max(proven.get(pod, -math.inf), standing.at)
     return proven
+
+
+def _told(group: Group) -> bool:
+    """Whether each stage's sidecar can be loaded from and asked what it sent."""
+    return 0 < len(group.sidecars) == len(group.sidecar_http)
 
 
 def _place(group: Group) -> tuple[str, int]:

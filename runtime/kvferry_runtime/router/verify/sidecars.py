@@ -17,12 +17,16 @@ AT_ONCE = 16
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The part of `GET /v1/transfers/ID` that is read."""
+    """The part of `GET /v1/transfers/ID` that is read.
+
+    peer, digest: of a receiver, one for each sender, with commas between them.
+    """
 
     state: str
     over: bool
     reason: str = ""
     message: str = ""
+    peer: str = ""
     codec: str = ""
     chunks: int = 0
     bytes_raw: int = 0

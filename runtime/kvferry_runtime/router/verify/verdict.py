@@ -1,13 +1,14 @@
-"""What one canary says of a pairing, judged by both sidecars' records of its transfer. Pure."""
+"""What one canary says of a pairing, judged by what the sidecars of all stages recorded of its transfer. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from kvferry_contract.config import TransportKind
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.router.reasons import Finding
+from kvferry_runtime.router.verify.evidence import Evidence, StageTransfer, digests
 from kvferry_runtime.router.verify.sidecars import Record
 from kvferry_runtime.sidecar import lanes
 from kvferry_runtime.transport.base import Lane
@@ -18,7 +19,8 @@ _NOBODYS_FAULT = frozenset({Reason.DRAINING, Reason.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a transfer that both ends committed. codec: `none` where nothing was saved."""
+    """Of a transfer that both ends committed, all stages together. codec: `none` where nothing was saved; several, with
+    commas between them, where the stages' differ."""
 
     transfer_id: str
     bytes_raw: int
@@ -36,42 +38,6 @@ class Verdict:
     reason: Reason | None = None
     message: str = ""
     figures: Figures | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known of a canary that both engines answered.
-
-    mode, why: what the decode engine says of itself; empty where it says nothing. sent, received: the records of each
-    prefill and decode stage, None where its sidecar has none. unheard: sidecars that did not answer.
-    """
-
-    transfer_id: str
-    mode: str
-    why: str
-    sent: tuple[Record | None, ...]
-    received: tuple[Record | None, ...]
-    unheard: tuple[str, ...] = ()
-
-    @property
-    def known(self) -> list[Record]:
-        return [record for record in (*self.received, *self.sent) if record is not None]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every stage has recorded the end."""
-        return all(record is not None and record.over for record in (*self.sent, *self.received))
-
-    @property
-    def settled(self) -> bool:
-        """Whether waiting cannot tell more."""
-        moved = self.mode not in ("local", "recomputed") and (bool(self.mode) or any(self.received))
-        return self.complete or not moved or self.broken is not None
-
-    @property
-    def broken(self) -> Record | None:
-        """A record of an end that was none."""
-        return next((record for record in self.known if record.over and record.reason), None)
 
 
 def failed(reason: Reason, message: str) -> Verdict:
@@ -95,11 +61,13 @@ def judge(evidence: Evidence, transport: TransportKind) -> Verdict:
         return undecided("the decode engine held the prompt already, nothing was moved")
     if evidence.unheard:
         return undecided(f"no answer from the sidecar at {', '.join(evidence.unheard)}")
-    if not evidence.mode and not any(evidence.received):
+    if not evidence.mode and not evidence.loaded:
         return failed(
             Reason.NO_CONNECTOR,
             "the decode engine answered without fetching any KV: is kvferry's connector loaded in it?",
         )
+    if gap := _gap(evidence):
+        return failed(Reason.CORRUPT, gap)
     if not evidence.complete:
         return undecided("a sidecar has no record of the transfer's end")
     return _compare(evidence, transport)
@@ -112,19 +80,42 @@ def reason_of(text: str) -> Reason:
         return Reason.INTERNAL
 
 
+def _gap(evidence: Evidence) -> str:
+    """Which stage should have recorded a part of the transfer and did not; empty where none is missing."""
+    several = len(evidence.transfers) > 1
+    for number, transfer in enumerate(evidence.transfers):
+        decode = _stage("decode", number, several)
+        if transfer.received is None:
+            return f"{decode} has no record of the transfer: none of its layers were fetched"
+        if transfer.strangers:
+            return f"{decode} loaded from {', '.join(transfer.strangers)}, which is no sidecar of this prefill group"
+        if transfer.missing:
+            prefill = _stage("prefill", transfer.missing[0], evidence.prefill_stages > 1)
+            return f"{prefill} has no record of what it sent to {decode}"
+    if evidence.idle:
+        return f"{_stage('prefill', evidence.idle[0], True)} sent nothing: no stage of decode loaded from it"
+    return ""
+
+
+def _stage(role: str, number: int, several: bool) -> str:
+    return f"{role} stage {number}" if several else role
+
+
 def _compare(evidence: Evidence, transport: TransportKind) -> Verdict:
-    sent, received = _Total.of(evidence.sent), _Total.of(evidence.received)
-    if sent != received or not sent.committed:
-        return failed(Reason.CORRUPT, f"the two ends differ: prefill recorded {sent}, decode {received}")
-    records = evidence.known
+    several = len(evidence.transfers) > 1
+    for number, transfer in enumerate(evidence.transfers):
+        if difference := _difference(transfer):
+            at = f" of {_stage('decode', number, several)}" if several else ""
+            return failed(Reason.CORRUPT, f"the two ends{at} differ: {difference}")
+    sent = [record for transfer in evidence.transfers for record in transfer.sent.values() if record is not None]
     figures = Figures(
         transfer_id=evidence.transfer_id,
-        bytes_raw=sent.bytes_raw,
-        bytes_wire=sent.bytes_wire,
-        chunks=sent.chunks,
+        bytes_raw=sum(record.bytes_raw for record in sent),
+        bytes_wire=sum(record.bytes_wire for record in sent),
+        chunks=sum(record.chunks for record in sent),
         # a codec that saved nothing did not carry anything
-        codec=next((record.codec for record in evidence.sent if record), "") if sent.saved else "none",
-        lanes=tuple(dict.fromkeys(lane for record in records for lane in record.lanes)),
+        codec=",".join(sorted({record.codec if record.bytes_wire < record.bytes_raw else "none" for record in sent})),
+        lanes=tuple(dict.fromkeys(lane for record in evidence.known for lane in record.lanes)),
     )
     problem = lanes.fallback(transport, [_lane(text) for text in figures.lanes])
     if problem is not None:
@@ -132,39 +123,39 @@ def _compare(evidence: Evidence, transport: TransportKind) -> Verdict:
     return Verdict(Finding.VERIFIED, figures=figures)
 
 
+def _difference(transfer: StageTransfer) -> str:
+    """How one stage of decode and those that sent to it differ; empty where they recorded the same."""
+    sent = {stage: record for stage, record in transfer.sent.items() if record is not None}
+    assert transfer.received is not None
+    theirs = _Account.of(sent.values(), {stage: record.digest for stage, record in sent.items()})
+    ours = _Account.of([transfer.received], digests(transfer.received, transfer.sent))
+    return "" if theirs == ours and ours.committed else f"prefill recorded {theirs}, decode {ours}"
+
+
 @dataclass(frozen=True, slots=True)
-class _Total:
-    """What all stages of one side recorded together. digests: one for each prefill stage, in any order."""
+class _Account:
+    """What one side of a transfer recorded. digests: by prefill stage."""
 
     committed: bool
     chunks: int
     bytes_raw: int
     bytes_wire: int
-    digests: tuple[str, ...]
+    digests: Mapping[int, str]
 
     @classmethod
-    def of(cls, records: Sequence[Record | None]) -> _Total:
-        there = [record for record in records if record is not None]
+    def of(cls, records: Collection[Record], digests: Mapping[int, str]) -> _Account:
         return cls(
-            committed=all(record.state == "committed" for record in there),
-            chunks=sum(record.chunks for record in there),
-            bytes_raw=sum(record.bytes_raw for record in there),
-            bytes_wire=sum(record.bytes_wire for record in there),
-            digests=tuple(sorted(_digests(there))),
+            committed=all(record.state == "committed" for record in records),
+            chunks=sum(record.chunks for record in records),
+            bytes_raw=sum(record.bytes_raw for record in records),
+            bytes_wire=sum(record.bytes_wire for record in records),
+            digests=digests,
         )
-
-    @property
-    def saved(self) -> bool:
-        return self.bytes_wire < self.bytes_raw
 
     def __str__(self) -> str:
         state = "committed" if self.committed else "not committed"
-        digests = ",".join(self.digests)
+        digests = ",".join(digest for _, digest in sorted(self.digests.items()))
         return f"{self.chunks} chunks, {self.bytes_raw} bytes, {self.bytes_wire} on the wire, {digests}, {state}"
-
-
-def _digests(records: Iterable[Record]) -> list[str]:
-    return [digest for record in records for digest in record.digest.split(",") if digest]
 
 
 def _lane(text: str) -> Lane:

@@ -25,6 +25,7 @@ from kvferry_runtime.router.verify.schedule import (
     Standing,
     current,
     key_of,
+    members_of,
     next_canaries,
     pairings,
     settled,
@@ -137,8 +138,9 @@ class Verifier:
         reason = verdict.reason.value if verdict.reason else ""
         self._metrics.canaries.labels(verdict.finding.value, reason).inc()
         key = key_of(pair)
-        if not {pair.prefill.engine, pair.decode.engine} <= {group.engine for group in self._table.groups}:
-            return  # one of the two is gone, and what was found says nothing of who takes its name
+        known = {members_of(group) for group in self._table.groups}
+        if not {members_of(pair.prefill), members_of(pair.decode)} <= known:
+            return  # a pod of the two is gone, and what was found says nothing of who takes its name
         before = self._known(pair)
         now = asyncio.get_running_loop().time()
         standing = self._standings[key] = settled(before, verdict, pair, boots, now, time.time())

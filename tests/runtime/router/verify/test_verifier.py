@@ -14,7 +14,7 @@ from kvferry_contract import endpoints, pairs
 from kvferry_contract.config import TransportKind
 from kvferry_contract.endpoints import Group
 from kvferry_contract.pairs import Pair, PairState, Report
-from kvferry_contract.transfer import FIELD
+from kvferry_contract.transfer import FIELD, stage_transfer
 from kvferry_runtime.router.stub import FailureKind, StubFailure, StubScript
 from routed_stubs import MODEL, Routed, group, publish, routed, until
 from stub_sidecar import COMMITTED, StubSidecar, failed
@@ -90,6 +90,84 @@ async def test_a_pair_is_proven_by_a_request_of_the_routers_own_that_no_client_i
         await world.routed.post(PROMPT)
         assert (await world.report()).routed["disaggregated"] == 1
         assert "x-kvferry-canary" not in decode.record.headers[-1]
+
+
+@asynccontextmanager
+async def staged(folder: Path, **options: Any) -> AsyncIterator[tuple[Proving, list[StubSidecar], list[StubSidecar]]]:
+    """One prefill and one decode group of two stages each; stage n of decode loads from stage n of prefill."""
+    peers = ("127.0.0.1:7400", "127.0.0.1:7500")
+    async with AsyncExitStack() as stack:
+        sides = {
+            role: [await stack.enter_async_context(StubSidecar(f"small-{role}-s{n}-0")) for n in (0, 1)]
+            for role in ("prefill", "decode")
+        }
+        for stage, peer in enumerate(peers):
+            figures = {"peer": peer, "digest": f"{stage:016x}", "lanes": [f"tcp:eth{stage}"]}
+            for role in sides:
+                sides[role][stage].record = COMMITTED | figures
+                sides[role][stage].state = {"boot_id": "first", "totals": {"sent": stage + 1}}
+
+        def groups(prefills: list[Any], decodes: list[Any]) -> list[Group]:
+            plain = [group(prefills[0], "prefill", sidecars=peers), group(decodes[0], "decode", sidecars=peers)]
+            return [replace(each, sidecar_http=tuple(one.address for one in sides[each.role])) for each in plain]
+
+        known: dict[str, Any] = {"decodes": [StubScript(result=WELL)], "verify_interval_seconds": 30.0}
+        state = await stack.enter_async_context(routed(folder, groups=groups, **known | options))
+        yield Proving(state, sides["prefill"][0], sides["decode"][0]), sides["prefill"], sides["decode"]
+
+
+async def test_a_pair_of_groups_with_stages_is_proven_at_every_stage(tmp_path: Path) -> None:
+    async with staged(tmp_path) as (world, prefills, decodes):
+        pair = await world.until(lambda pair: pair.state is PairState.VERIFIED)
+        assert (pair.prefill, pair.decode) == ("small-prefill-0", "small-decode-0")
+        assert (pair.bytes_raw, pair.bytes_wire, pair.chunks, pair.codec) == (8192, 4096, 8, "fp8")
+        assert pair.lanes == ("tcp:eth0", "tcp:eth1")
+        for stage in (0, 1):
+            asked = {stage_transfer(pair.transfer_id, stage, 2)}
+            assert set(prefills[stage].asked) == set(decodes[stage].asked) == asked
+        [prefill], [decode] = world.routed.prefills, world.routed.decodes
+        assert prefill.record.requests[0][FIELD]["peers"] == []
+        assert decode.record.requests[0][FIELD]["peers"] == ["127.0.0.1:7400", "127.0.0.1:7500"]
+        told = {(facts.pod, facts.role, facts.sent) for facts in (await world.report()).sidecars}
+    assert told == {(f"small-{role}-s{n}-0", role, n + 1) for role in ("prefill", "decode") for n in (0, 1)}
+
+
+@pytest.mark.parametrize(
+    ("role", "record", "reason", "said"),
+    [
+        ("prefill", None, "corrupt", "prefill stage 1 has no record of what it sent to decode stage 1"),
+        ("decode", None, "corrupt", "decode stage 1 has no record of the transfer"),
+        ("decode", failed("peer_lost", "stage 1 is gone"), "peer_lost", "stage 1 is gone"),
+        ("decode", COMMITTED | {"peer": "127.0.0.1:7500", "digest": "ff"}, "corrupt", "ends of decode stage 1 differ"),
+    ],
+)
+async def test_one_stage_that_proves_nothing_fails_the_pair(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+    record: dict[str, Any] | None,
+    reason: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr("kvferry_runtime.router.verify.canary.RECORD_SECONDS", 0.2)
+    async with staged(tmp_path) as (world, prefills, decodes):
+        (prefills if role == "prefill" else decodes)[1].record = record
+        pair = await world.until(lambda pair: pair.state is PairState.FAILED)
+    assert pair.reason == reason and said in pair.message
+
+
+async def test_a_pod_that_takes_the_place_of_a_later_stage_has_its_pair_proven_again(tmp_path: Path) -> None:
+    async with staged(tmp_path) as (world, _, decodes), StubSidecar("small-decode-s1-0") as replacement:
+        first = await world.until(lambda pair: pair.state is PairState.VERIFIED)
+        replacement.record = decodes[1].record
+        known = endpoints.load(world.routed.endpoints.read_text())
+        place = (decodes[0].address, replacement.address)
+        publish(
+            world.routed.endpoints,
+            [replace(each, sidecar_http=place) if each.role == "decode" else each for each in known],
+        )
+        await world.until(lambda pair: pair.transfer_id not in ("", first.transfer_id))
+        assert replacement.asked
 
 
 async def test_two_canaries_never_ask_the_same(tmp_path: Path) -> None:
