@@ -17,7 +17,7 @@ from kvferry_operator.schedule import Key
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 WATCHED = (kinds.MODEL, *kinds.CHILDREN, kinds.POD)
-WRITTEN = (kinds.MODEL, *kinds.CHILDREN, kinds.SECRET, kinds.EVENT)
+WRITTEN = (kinds.MODEL, *kinds.CHILDREN, kinds.POD, kinds.SECRET, kinds.EVENT)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 

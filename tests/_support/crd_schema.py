@@ -79,25 +79,35 @@ def _strict(node: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Rule:
-    """One CEL rule, the schema path it stands at, and the program."""
+    """One CEL rule, the schema path it stands at, and the program. told: a program that makes a better message."""
 
     path: str
     message: str
     expression: str
+    told: str = ""
 
-    def broken(self, spec: dict[str, Any]) -> bool:
-        """Whether any part of the defaulted spec to which the rule applies breaks it."""
-        environment = celpy.Environment()
-        program = environment.program(environment.compile(self.expression))
-        return any(not bool(program.evaluate({"self": celpy.json_to_cel(value)})) for value in _values(spec, self.path))
+    def broken(self, spec: dict[str, Any]) -> list[str]:
+        """What is said of each part of the defaulted spec to which the rule applies and that breaks it."""
+        keeps = _program(self.expression)
+        bad = [value for value in _values(spec, self.path) if not keeps.evaluate({"self": celpy.json_to_cel(value)})]
+        return [self._said(value) for value in bad]
+
+    def _said(self, value: Any) -> str:
+        return str(_program(self.told).evaluate({"self": celpy.json_to_cel(value)})) if self.told else self.message
 
 
 def rules() -> list[Rule]:
     return [
-        Rule(path, rule["message"], rule["rule"])
+        Rule(path, rule["message"], rule["rule"], rule.get("messageExpression", ""))
         for path, node in walk(spec_schema())
         for rule in node.get("x-kubernetes-validations", ())
     ]
+
+
+@cache
+def _program(expression: str) -> Any:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(expression))
 
 
 def _values(value: Any, path: str) -> Iterator[Any]:

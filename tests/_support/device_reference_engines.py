@@ -19,7 +19,8 @@ from kvferry_runtime.engine.reference.kv import BLOCK_TOKENS
 from reference_engines import until
 from scripted_sidecar import Relay, ScriptedSidecar
 
-CHUNK_BYTES = 64 * 1024
+CHUNKS = {"chunk_bytes": 64 * 1024}
+"""What a `transfer` in `changes` must say, too."""
 
 
 class Answers(NamedTuple):
@@ -70,8 +71,8 @@ async def start(
     async def half(role: Role, device: Device) -> Half:
         ring = folder / role.value
         ring.mkdir()
-        sidecar = stack.enter_context(ScriptedSidecar(ring, chunk_bytes=CHUNK_BYTES))
-        agent = DeviceAgent(ring, role, transfer_config(chunk_bytes=CHUNK_BYTES), device, BLOCK_TOKENS)
+        sidecar = stack.enter_context(ScriptedSidecar(ring, **CHUNKS))
+        agent = DeviceAgent(ring, role, changes.get("transfer") or transfer_config(**CHUNKS), device, BLOCK_TOKENS)
         engine = await asyncio.to_thread(engines.start, model, agent, role=role, **changes)
         stack.callback(engine.close, 5)
         sidecar.attach()

@@ -111,5 +111,21 @@ def deployment(journal: Path | None = None) -> list[Manifest]:
     return [*roles, router([container("router", port=8080, env=endpoints)], journal)]
 
 
+def staged_role(role: str, stages: int, replicas: int = 1, journal: Path | None = None) -> list[Manifest]:
+    """A role whose groups are `stages` pods, each with an engine and a sidecar."""
+    return [
+        stateful_set(
+            f"m-{role}-ab12cd34-s{stage}",
+            [container("engine", port=8000)],
+            [sidecar("kvferry-sidecar", port=7401)],
+            role=role,
+            replicas=replicas,
+            stage=stage,
+            journal=journal,
+        )
+        for stage in range(stages)
+    ]
+
+
 def as_yaml(manifest: Manifest) -> str:
     return yaml.safe_dump(manifest)

@@ -29,6 +29,32 @@ CASES: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {
             "spec.engine.type",
         ),
     ],
+    "layers has 2 numbers and pipeline is 3: give each stage its number of layers": [
+        (
+            {"prefill.parallelism": {"pipeline": 3, "layers": [10, 12, 8]}},
+            {"prefill.parallelism": {"pipeline": 3, "layers": [18, 12]}},
+            "spec.prefill.parallelism.layers",
+        ),
+        (
+            {"decode.parallelism": {"pipeline": 3, "layers": []}},
+            {"decode.parallelism": {"pipeline": 3, "layers": [1, 1]}},
+            "spec.decode.parallelism.layers",
+        ),
+    ],
+    "layers has 2 numbers and pipeline is 1: give each stage its number of layers": [
+        (
+            {"decode.parallelism": {"layers": [30]}},
+            {"decode.parallelism": {"layers": [15, 15]}},
+            "spec.decode.parallelism.layers",
+        ),
+    ],
+    "layers has 30 numbers and pipeline is 64: give each stage its number of layers": [
+        (
+            {"decode.parallelism": {"pipeline": 30, "layers": [1] * 30}},
+            {"decode.parallelism": {"pipeline": 64, "layers": [1] * 30}},
+            "spec.decode.parallelism.layers",
+        ),
+    ],
     "uri must not have .. in its path": [
         ({"model.uri": "pvc://claim/a..b/c"}, {"model.uri": "pvc://claim/a/../../b"}, "spec.model.uri"),
         ({"model.uri": "pvc://claim/..."}, {"model.uri": "pvc://claim/.."}, "spec.model.uri"),

@@ -168,6 +168,8 @@ class ScriptedAgent:
         self.say(
             Offer(
                 transfer_id=transfer_id,
+                first_layer=prompt.layers.start,
+                layer_count=len(prompt.layers),
                 tokens=prompt.tokens,
                 estimated_bytes=prompt.tokens * len(prompt.layers) * TOKEN_BYTES,
                 codec=codec,

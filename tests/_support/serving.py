@@ -35,9 +35,17 @@ def unique(name: str) -> str:
 
 
 def manifest(
-    name: str, method: str = "none", policy: str = "Recompute", decode: int = 1, timeout_seconds: int = 30
+    name: str,
+    method: str = "none",
+    policy: str = "Recompute",
+    decode: int = 1,
+    timeout_seconds: int = 30,
+    stages: tuple[int, int] = (1, 1),
 ) -> str:
-    """A `DisaggregatedModel` of the test model as YAML; small rings, so that several fit on one machine."""
+    """A `DisaggregatedModel` of the test model as YAML; small rings, so that several fit on one machine.
+
+    stages: of prefill and of decode.
+    """
     return yaml.safe_dump(
         {
             "apiVersion": "kvferry.io/v1alpha1",
@@ -50,8 +58,8 @@ def manifest(
                     "cache": {"type": "hostPath", "path": "/var/lib/kvferry/models"},
                 },
                 "engine": {"type": "reference"},
-                "prefill": {"replicas": 1},
-                "decode": {"replicas": decode},
+                "prefill": {"replicas": 1, "parallelism": {"pipeline": stages[0]}},
+                "decode": {"replicas": decode, "parallelism": {"pipeline": stages[1]}},
                 "router": {"minPromptTokens": 1},
                 "transfer": {
                     "compression": {"method": method},
@@ -68,12 +76,13 @@ def manifest(
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod as `instance.json` tells of it."""
+    """One pod as `instance.json` tells of it. stage: of its group's pipeline."""
 
     name: str
     role: str
     address: str
     pids: Mapping[str, int]
+    stage: int
 
     @property
     def engine(self) -> str:
@@ -102,7 +111,13 @@ class Serving:
 
     def pods(self, role: str) -> list[Pod]:
         return [
-            Pod(pod["name"], pod["role"], pod["address"], {item["name"]: item["pid"] for item in pod["containers"]})
+            Pod(
+                name=pod["name"],
+                role=pod["role"],
+                address=pod["address"],
+                pids={item["name"]: item["pid"] for item in pod["containers"]},
+                stage=pod["stage"],
+            )
             for pod in self.record()["pods"]
             if pod["role"] == role
         ]
@@ -115,7 +130,8 @@ class Serving:
         """Whether the router has sent KV from every prefill to every decode group."""
         with urllib.request.urlopen(f"{self.url}/v1/pairs", timeout=5) as response:
             found = pairs.load(response.read().decode()).pairs
-        expected = len(self.pods("prefill")) * len(self.pods("decode"))
+        groups = [sum(pod.stage == 0 for pod in self.pods(role)) for role in ("prefill", "decode")]
+        expected = groups[0] * groups[1]
         return [pair.state for pair in found] == [PairState.VERIFIED] * expected
 
 

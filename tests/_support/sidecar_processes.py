@@ -16,7 +16,8 @@ from typing import Any
 
 from kv_settings import transfer_config
 from kvferry_contract import env, ports
-from kvferry_contract.config import GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, Role, RuntimeConfig
+from kvferry_contract.split import Split
 from kvferry_runtime.errors import RingError
 from kvferry_runtime.ring.messages import Attached
 from scripted_agent import ScriptedAgent
@@ -33,9 +34,9 @@ class SidecarProcess:
         self.ring = directory / "ring"
         self.ring.mkdir(parents=True)
         config = RuntimeConfig(
-            version=1,
+            version=VERSION,
             model=ModelConfig(uri="file:///m", revision="", served_name="m", directory="/m"),
-            group=GroupConfig("ns", "m", "r1", role, 0, 1, 1),
+            group=GroupConfig("ns", "m", "r1", role, 0, Split(1), Split(1), 1),
             transfer=transfer_config(**transfer),
             drain_seconds=drain,
         )

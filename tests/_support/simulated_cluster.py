@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ from kvferry_contract.config import Role
 from kvferry_operator.api.parse import parse
 from kvferry_operator.observation.fleet import Cohort, Fleet
 from kvferry_operator.observation.observed import Observed
+from kvferry_operator.observation.times import timestamp
 from kvferry_operator.plan.rollout import Step, next_step
 from rendered import SETTINGS
 
@@ -19,7 +21,7 @@ Manifest = dict[str, Any]
 
 
 class SimulatedCluster:
-    """`raw` is the one model; set it and call `plan`, `do` and `move`.
+    """`raw` is the one model; set it and call `plan`, `do` and `move`, of which each takes a second.
 
     bad: revisions of a role, as (role, revision), with the first ordinal whose pods never become ready.
     """
@@ -29,6 +31,7 @@ class SimulatedCluster:
         self.children: dict[tuple[str, str], Manifest] = {}
         self.pods: dict[str, Manifest] = {}
         self.bad: dict[tuple[str, str], int] = {}
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self._clock = 0
 
     @property
@@ -42,7 +45,7 @@ class SimulatedCluster:
         return Fleet.of(self.observed)
 
     def plan(self) -> Step:
-        return next_step(parse(self.observed.raw), self.observed, SETTINGS)
+        return next_step(parse(self.observed.raw), self.observed, SETTINGS, self.now)
 
     def do(self, step: Step) -> bool:
         """Carry a plan out, as the API server would. False if there was nothing to do."""
@@ -58,10 +61,18 @@ class SimulatedCluster:
         for ref in step.prune:
             child = self.children.pop((ref.kind.kind, ref.name))
             assert child["metadata"]["uid"] == ref.uid
-        return before != self._children_as_text()
+        for gone in step.restarts.pods:
+            assert self.pods[gone.name]["metadata"]["uid"] == gone.uid
+            self.delete(gone.name)
+        return bool(step.restarts.pods) or before != self._children_as_text()
+
+    def delete(self, pod: str) -> None:
+        """From now on it drains."""
+        self.pods[pod]["metadata"].setdefault("deletionTimestamp", timestamp(self.now))
 
     def move(self, random: Random, chance: float = 0.5) -> None:
         """What controllers and kubelets get done in a while: each thing happens, or does not yet."""
+        self.now += timedelta(seconds=1)
         for workload in self.workloads():
             self._scale(workload, random, chance)
         for name, pod in list(self.pods.items()):
@@ -111,12 +122,13 @@ class SimulatedCluster:
     def by_revision(self, role: Role) -> dict[str, Cohort]:
         return {cohort.revision: cohort for cohort in self.fleet.of_role(role)}
 
-    @staticmethod
-    def set_ready(pod: Manifest, ready: bool) -> None:
+    def set_ready(self, pod: Manifest, ready: bool) -> None:
         waiting = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+        before = next(iter(pod["status"].get("conditions", ())), {})
+        since = before["lastTransitionTime"] if before.get("status") == str(ready) else timestamp(self.now)
         pod["status"] = {
             "phase": "Running",
-            "conditions": [{"type": "Ready", "status": str(ready)}],
+            "conditions": [{"type": "Ready", "status": str(ready), "lastTransitionTime": since}],
             "containerStatuses": [
                 {"name": "engine", "ready": ready, "state": {"running": {}}} | ({} if ready else waiting)
             ],
@@ -153,21 +165,24 @@ class SimulatedCluster:
                 self.pods[f"{name}-{ordinal}"] = self._pod(workload, ordinal)
         for pod in self._pods_of(workload):
             if int(pod["metadata"]["name"].rpartition("-")[2]) >= replicas and random.random() < chance:
-                pod["metadata"].setdefault("deletionTimestamp", "2026-01-01T00:00:00Z")
+                self.delete(pod["metadata"]["name"])
 
     def _pods_of(self, workload: Manifest) -> Iterator[Manifest]:
         wanted = workload["spec"]["selector"]["matchLabels"].items()
         yield from (pod for pod in self.pods.values() if wanted <= pod["metadata"]["labels"].items())
 
-    @staticmethod
-    def _pod(workload: Manifest, ordinal: int) -> Manifest:
+    def _pod(self, workload: Manifest, ordinal: int) -> Manifest:
         template = workload["spec"]["template"]
+        self._clock += 1
         metadata = {
             **_copied(template["metadata"]),
             "name": f"{workload['metadata']['name']}-{ordinal}",
+            "uid": f"pod-{self._clock}",
+            "creationTimestamp": timestamp(self.now),
             "ownerReferences": [{"kind": "StatefulSet", "uid": workload["metadata"]["uid"], "controller": True}],
         }
-        return {"metadata": metadata, "spec": template["spec"], "status": {"phase": "Pending"}}
+        spec = {**template["spec"], "nodeName": "node"}
+        return {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def _copied(manifest: Any) -> Any:

@@ -14,6 +14,7 @@ COMMITTED: Json = {
     "over": True,
     "reason": "",
     "message": "",
+    "peer": "127.0.0.1:7400",
     "codec": "fp8",
     "chunks": 4,
     "bytes_raw": 4096,

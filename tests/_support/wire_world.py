@@ -84,7 +84,7 @@ class Prefill:
     def __init__(self, world: World, name: str, layers: range, tokens: int, step: int, retries: int) -> None:
         self.world = world
         self.name = name
-        self.machine = OutgoingTransfer(Offered(ID, tokens, 0, True, DEADLINE, retries))
+        self.machine = OutgoingTransfer(Offered(ID, layers, tokens, 0, True, DEADLINE, retries))
         self.places = [
             (layer, start, min(start + step, tokens)) for layer in layers for start in range(0, tokens, step)
         ]

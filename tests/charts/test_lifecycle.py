@@ -106,7 +106,7 @@ def test_rights_as_the_api_server_sees_them(helm: Release) -> None:
         ("create", "secrets"): True,
         ("get", "secrets"): False,
         ("list", "pods"): True,
-        ("delete", "pods"): False,
+        ("delete", "pods"): True,
         ("get", "pods/proxy"): True,
         ("create", "pods/exec"): False,
         ("list", "nodes"): True,

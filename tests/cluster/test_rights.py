@@ -112,6 +112,7 @@ def live_a_whole_life(installation: Installation) -> set[Rule]:
             {
                 "prefill.replicas": 2,
                 "prefill.rdma": DEVICES,
+                "prefill.parallelism": {"pipeline": 2},
                 "decode.replicas": 2,
                 "router.replicas": 2,
                 "transfer.verify.required": False,
@@ -123,6 +124,7 @@ def live_a_whole_life(installation: Installation) -> set[Rule]:
         reason = "Pending" if NODES in installation.rules else "NodesNotReadable"
         models.wait_condition("FabricReady", "Unknown", reason)
         handed_on = set(_handed_on(installation))
+        _lose_a_stage(models)
         _leave_from_an_earlier_release(models)
         _take_labels_off(models)
 
@@ -170,6 +172,17 @@ def _leads(operator: OperatorProcess) -> bool:
 def _is_handed_over(models: ModelNamespace) -> bool:
     sets = models.objects("StatefulSet")
     return any(each["metadata"]["annotations"].get(names.ANNOTATION_GROUPS) == "External" for each in sets)
+
+
+def _lose_a_stage(models: ModelNamespace) -> None:
+    """The operator deletes what is left of its group."""
+    noted = [names.ANNOTATION_LIVES in each["metadata"]["annotations"] for each in models.objects("StatefulSet")]
+    assert any(noted), "that groups are whole is written when they are"
+    pods = models.uids("Pod", role="prefill")
+    lost, left = (next(name for name in pods if name.endswith(f"-s{stage}-0")) for stage in (1, 0))
+    models.delete("Pod", lost)
+    eventually(lambda: models.uids("Pod").get(left) not in (None, pods[left]), "the other stage is another pod")
+    models.wait_condition("Ready", "True")
 
 
 def _leave_from_an_earlier_release(models: ModelNamespace) -> None:

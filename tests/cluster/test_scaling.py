@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -48,7 +49,9 @@ class Model:
     async def take_step(self) -> Step:
         found = self.api.get(f"{MODELS.format(self.namespace)}/tiny")
         children = await self.cluster.list(kinds.STATEFUL_SET, self.namespace, f"{names.LABEL_MODEL}=tiny")
-        step = next_step(parse(found), Observed(raw=found, children=tuple(children), pods=()), SETTINGS)
+        step = next_step(
+            parse(found), Observed(raw=found, children=tuple(children), pods=()), SETTINGS, datetime.now(UTC)
+        )
         self.before_hand_over()
         for manifest in step.hand_overs:
             with contextlib.suppress(Conflict):

@@ -32,9 +32,10 @@ created; what is to be changed is looked at (`get`) and applied (`patch`). There
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
+# delete: what is left of a group of pipeline stages that lost one
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, delete]
 # the router's report on its pairs
 - apiGroups: [""]
   resources: [pods/proxy]

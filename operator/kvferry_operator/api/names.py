@@ -40,6 +40,8 @@ ANNOTATION_MODEL = f"{GROUP}/model"
 ANNOTATION_GROUPS = f"{GROUP}/groups"
 """On a StatefulSet: the number of groups that the operator leads its role to, or `External` once it has handed
 `spec.replicas` over (`scaling`)."""
+ANNOTATION_LIVES = f"{GROUP}/lives"
+"""On the StatefulSet of a first stage: since when each group is whole, and how often it was made anew."""
 ANNOTATION_NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Secondary networks, read by Multus."""
 ANNOTATION_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -97,6 +99,11 @@ def key(name: str) -> str:
 
 def network_policy(name: str) -> str:
     return f"{base(name)}-groups"
+
+
+def stage_policy(name: str, role: str, revision: str) -> str:
+    """NetworkPolicy of the stages of one role and revision."""
+    return f"{base(name)}-{role}-{revision}-stages"
 
 
 def budget(name: str, component: str) -> str:

@@ -101,6 +101,10 @@ def _engine(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _role(role: RoleSpec, path: str) -> Iterator[tuple[str, str]]:
+    stages, named = role.parallelism.pipeline, len(role.parallelism.layers)
+    if named and named != stages:
+        message = f"layers has {named} numbers and pipeline is {stages}: give each stage its number of layers"
+        yield f"{path}.parallelism.layers", message
     if role.rdma.mode is RdmaMode.DEVICE_PLUGIN and not role.rdma.resource_name:
         yield f"{path}.rdma.resourceName", "resourceName is required when mode is devicePlugin"
     if role.rollout.max_surge + role.rollout.max_unavailable == 0:

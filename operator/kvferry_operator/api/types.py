@@ -29,6 +29,8 @@ from kvferry_operator.api.quantity import GIB, KIB, MIB, TIB
 
 MAX_REPLICAS = 1000
 MAX_STAGES = 64
+MAX_LAYERS = 1000
+"""Of one stage; far above any model."""
 
 JsonObject = Mapping[str, Any]
 Template = Annotated[JsonObject, Open()]
@@ -155,8 +157,11 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
+    """layers: of each pipeline stage, in order; empty to spread them evenly."""
+
     tensor: Annotated[int, Range(1, 64)] = 1
     pipeline: Annotated[int, Range(1, MAX_STAGES)] = 1
+    layers: Annotated[tuple[Annotated[int, Range(1, MAX_LAYERS)], ...], Items(MAX_STAGES)] = ()
 
 
 @dataclass(frozen=True, slots=True)

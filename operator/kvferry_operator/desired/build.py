@@ -58,12 +58,14 @@ def build(model: DisaggregatedModel, settings: Settings, groups: Groups | None =
     if errors:
         # stages of a role share its template, and would each report the same clash
         raise SpecInvalid(dict.fromkeys(errors))
-    policy = [network.network_policy(model)] if model.spec.security.network_policy else []
+    policies = []
+    if model.spec.security.network_policy:
+        policies = [network.network_policy(model), *network.stage_policies(stages)]
     by_role: Mapping[str, int | None] = {name.value: counts.of(name) for name, _ in roles(model)}
     return (
         *router.access(model),
         *(config.config_map(stage) for stage in stages),
-        *policy,
+        *policies,
         *(network.headless_service(stage) for stage in stages),
         network.router_service(model),
         *placement.budgets(model, by_role),

@@ -54,7 +54,7 @@ def runtime_config(stage: Stage) -> RuntimeConfig:
 
 
 def _split(role: RoleSpec) -> Split:
-    return Split(role.parallelism.pipeline)
+    return Split(role.parallelism.pipeline, role.parallelism.layers)
 
 
 def _peer(stage: Stage) -> RoleSpec:

@@ -18,7 +18,7 @@ from kvferry_operator.desired.stage import Manifest
 from kvferry_operator.errors import FieldError
 
 _PROTECTED_MOUNTS = frozenset({paths.RING_DIR, paths.CONFIG_DIR, paths.KEY_DIR})
-_PROTECTED_VOLUMES = frozenset({pod.VOLUME_CONFIG, sidecar.VOLUME_RING, sidecar.VOLUME_KEY})
+_PROTECTED_VOLUMES = frozenset({pod.VOLUME_CONFIG, sidecar.VOLUME_RING, pod.VOLUME_KEY})
 _SIDECAR_FIELDS = ("command", "args", "restartPolicy", "ports", "startupProbe")
 
 

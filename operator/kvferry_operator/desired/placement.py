@@ -9,27 +9,40 @@ from kvferry_operator.api.types import BudgetPolicy, DisaggregatedModel, Placeme
 from kvferry_operator.desired.stage import Manifest, Stage, metadata, roles
 
 HOSTNAME = "kubernetes.io/hostname"
+_WEIGHT = 100
+"""The most that Kubernetes knows."""
 _MIN_FOR_BUDGET = 2
 """A budget over a single group would block every node drain."""
 
 
-def affinity(model: DisaggregatedModel) -> Manifest:
-    """All groups of a model in one domain (rack, zone), as far as `placement` asks for it."""
-    placement = model.spec.placement
+def affinity(stage: Stage) -> Manifest:
+    """All groups of a model in one domain (rack, zone), as far as `placement` asks for it.
+
+    Where they only should be, and do not all fit, the stages of one group should be together before all others.
+    """
+    placement = stage.model.spec.placement
+    # the router may run anywhere: it carries no KV
+    roles_alone = [{"key": names.LABEL_ROLE, "operator": "In", "values": ["prefill", "decode"]}]
+    of_model = {"matchLabels": {names.LABEL_MODEL: names.base(stage.model.name)}, "matchExpressions": roles_alone}
+    term = {"topologyKey": placement.topology_key, "labelSelector": of_model}
     if placement.policy is PlacementPolicy.NONE:
         return {}
-    term = {
-        "topologyKey": placement.topology_key,
-        # the router may run anywhere: it carries no KV
-        "labelSelector": {
-            "matchLabels": {names.LABEL_MODEL: names.base(model.name)},
-            "matchExpressions": [{"key": names.LABEL_ROLE, "operator": "In", "values": ["prefill", "decode"]}],
-        },
-    }
     if placement.policy is PlacementPolicy.REQUIRED:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    weighted = {"weight": 100, "podAffinityTerm": term}
-    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}}
+    if not (stage.is_split and stage.settings.own_labels_in_affinity):
+        return _preferred((_WEIGHT, term))
+    of_role = {"matchLabels": names.selector(stage.model.name, stage.role.value, stage.revision)}
+    group = {
+        "topologyKey": placement.topology_key,
+        "labelSelector": of_role,
+        "matchLabelKeys": [names.LABEL_POD_INDEX],
+    }
+    return _preferred((_WEIGHT, group), (_WEIGHT // 2, term))
+
+
+def _preferred(*terms: tuple[int, Manifest]) -> Manifest:
+    weighted = [{"weight": weight, "podAffinityTerm": term} for weight, term in terms]
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
 
 
 def spread(stage: Stage) -> list[Manifest]:

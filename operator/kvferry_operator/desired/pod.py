@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvferry_contract import env, paths
+from kvferry_contract import env, paths, ports
 from kvferry_operator.api import defaults, names
 from kvferry_operator.api.types import CacheType, EngineType
 from kvferry_operator.desired import devices, engine, placement, security, termination
@@ -11,6 +11,7 @@ from kvferry_operator.desired.stage import Manifest, Stage
 VOLUME_CONFIG = "kvferry-config"
 VOLUME_TMP = "kvferry-tmp"
 VOLUME_MODELS = "kvferry-models"
+VOLUME_KEY = "kvferry-key"
 
 
 def template(stage: Stage, config_map: str) -> Manifest:
@@ -18,7 +19,7 @@ def template(stage: Stage, config_map: str) -> Manifest:
 
     config_map: name of the ConfigMap that holds the stage's configuration.
     """
-    affinity = placement.affinity(stage.model)
+    affinity = placement.affinity(stage)
     return {
         "metadata": {
             "labels": stage.labels,
@@ -38,6 +39,7 @@ def template(stage: Stage, config_map: str) -> Manifest:
                 {"name": VOLUME_TMP, "emptyDir": {}},
                 {"name": VOLUME_MODELS, **_model_source(stage)},
                 *engine.volumes(stage),
+                *([key_volume(stage)] if stage.is_split else []),
             ],
             **({"affinity": affinity} if affinity else {}),
             "topologySpreadConstraints": placement.spread(stage),
@@ -63,15 +65,35 @@ def contract_env(stage: Stage) -> list[Manifest]:
     ]
 
 
+def key_volume(stage: Stage) -> Manifest:
+    """The key that the pods of one model share."""
+    return {"name": VOLUME_KEY, "secret": {"secretName": names.key(stage.model.name), "defaultMode": 0o440}}
+
+
+def key_mount() -> Manifest:
+    return {"name": VOLUME_KEY, "mountPath": paths.KEY_DIR, "readOnly": True}
+
+
+def key_env() -> Manifest:
+    return {"name": env.KEY_FILE, "value": f"{paths.KEY_DIR}/{paths.KEY_FILE}"}
+
+
 def _group(stage: Stage) -> list[Manifest]:
-    """Where the other stages of the pod's group are: pods of every stage with the same ordinal."""
-    count = stage.spec.parallelism.pipeline
-    if count == 1:
+    """Where the other stages of the pod's group are (pods of every stage with the same ordinal), and the key by which
+    they know each other."""
+    if not stage.is_split:
         return []
-    services = [names.stage(stage.model.name, stage.role.value, stage.revision, index) for index in range(count)]
+    count = range(stage.spec.parallelism.pipeline)
+    services = [names.stage(stage.model.name, stage.role.value, stage.revision, index) for index in count]
     hosts = ",".join(f"{service}-$({env.GROUP_INDEX}).{service}" for service in services)
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{names.LABEL_POD_INDEX}']"}}
-    return [{"name": env.GROUP_INDEX, "valueFrom": index}, {"name": env.STAGE_HOSTS, "value": hosts}]
+    return [{"name": env.GROUP_INDEX, "valueFrom": index}, {"name": env.STAGE_HOSTS, "value": hosts}, key_env()]
+
+
+def _ports(stage: Stage) -> list[Manifest]:
+    http = {"name": "http", "containerPort": stage.model.spec.engine.port, "protocol": "TCP"}
+    before = {"name": "stage", "containerPort": ports.STAGE, "protocol": "TCP"}
+    return [http, before] if stage.is_split else [http]
 
 
 def contract_mounts() -> list[Manifest]:
@@ -98,7 +120,7 @@ def _engine_container(stage: Stage) -> Manifest:
             *_token(stage),
             *engine.variables(stage),
         ],
-        "ports": [{"name": "http", "containerPort": spec.engine.port, "protocol": "TCP"}],
+        "ports": _ports(stage),
         **({"resources": resources} if resources else {}),
         **engine.probes(stage),
         **(
@@ -112,6 +134,7 @@ def _engine_container(stage: Stage) -> Manifest:
             *contract_mounts(),
             {"name": VOLUME_MODELS, "mountPath": paths.MODEL_DIR, "readOnly": not _downloads(stage)},
             *engine.mounts(stage),
+            *([key_mount()] if stage.is_split else []),
         ],
     }
 

@@ -12,6 +12,9 @@ NATIVE_SIDECARS_SINCE = (1, 29)
 SLEEP_HOOK_SINCE = (1, 30)
 """Before, a `sleep` hook is refused."""
 
+OWN_LABELS_IN_AFFINITY_SINCE = (1, 31)
+"""Before, a pod's affinity cannot speak of the pod's own labels (`matchLabelKeys`)."""
+
 
 def release() -> str:
     """The version of this distribution, which the default images carry as tag."""
@@ -52,3 +55,7 @@ class Settings:
     @property
     def sleep_hook(self) -> bool:
         return self.server >= SLEEP_HOOK_SINCE
+
+    @property
+    def own_labels_in_affinity(self) -> bool:
+        return self.server >= OWN_LABELS_IN_AFFINITY_SINCE

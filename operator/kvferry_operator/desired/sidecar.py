@@ -10,7 +10,6 @@ from kvferry_operator.desired.engine import variable
 from kvferry_operator.desired.stage import Manifest, Stage
 
 VOLUME_RING = "kvferry-ring"
-VOLUME_KEY = "kvferry-key"
 
 _OWN_MEMORY = 256 * quantity.MIB
 """What the sidecar's process takes beside the ring."""
@@ -44,10 +43,7 @@ def _parts(stage: Stage) -> Manifest:
                     "name": VOLUME_RING,
                     "emptyDir": {"medium": "Memory", "sizeLimit": quantity.from_bytes(ring_bytes(spec.transfer))},
                 },
-                {
-                    "name": VOLUME_KEY,
-                    "secret": {"secretName": names.key(stage.model.name), "defaultMode": 0o440},
-                },
+                pod.key_volume(stage),
             ],
         }
     }
@@ -80,7 +76,7 @@ def _container(stage: Stage) -> Manifest:
         "volumeMounts": [
             *pod.contract_mounts(),
             {"name": VOLUME_RING, "mountPath": paths.RING_DIR},
-            {"name": VOLUME_KEY, "mountPath": paths.KEY_DIR, "readOnly": True},
+            pod.key_mount(),
         ],
     }
 
@@ -92,7 +88,7 @@ def _env(stage: Stage) -> list[Manifest]:
     variables = [
         *pod.contract_env(stage),
         {"name": env.RING_DIR, "value": paths.RING_DIR},
-        {"name": env.KEY_FILE, "value": f"{paths.KEY_DIR}/{paths.KEY_FILE}"},
+        pod.key_env(),
         {"name": "HOME", "value": paths.TMP_DIR},
         *([{"name": "UCX_TLS", "value": ucx.tls}] if ucx.tls else []),
         *([{"name": "UCX_NET_DEVICES", "value": ucx.net_devices}] if ucx.net_devices else []),

@@ -44,6 +44,11 @@ class Stage:
         return self.model.spec.mode is Mode.DISAGGREGATED
 
     @property
+    def is_split(self) -> bool:
+        """Whether a group is several pods, which speak with each other."""
+        return self.spec.parallelism.pipeline > 1
+
+    @property
     def uses_rdma(self) -> bool:
         return self.transfers and self.spec.rdma.mode is RdmaMode.DEVICE_PLUGIN
 
@@ -60,6 +65,12 @@ def roles(model: DisaggregatedModel) -> tuple[tuple[Role, RoleSpec], ...]:
     """The roles that the object has, prefill first."""
     decode = (Role.DECODE, model.spec.decode)
     return (decode,) if model.spec.prefill is None else ((Role.PREFILL, model.spec.prefill), decode)
+
+
+def shares_key(model: DisaggregatedModel) -> bool:
+    """Whether any two pods of a model speak with each other: about KV, or as stages of one group."""
+    split = any(spec.parallelism.pipeline > 1 for _, spec in roles(model))
+    return split or model.spec.mode is Mode.DISAGGREGATED
 
 
 def metadata(model: DisaggregatedModel, name: str, labels: dict[str, str]) -> Manifest:

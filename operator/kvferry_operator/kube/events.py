@@ -39,6 +39,8 @@ _EXPECTED = frozenset(
     }
 )
 """Reasons that follow from what somebody asked for, or that pass by themselves: an edit is nothing to be warned of."""
+_ALWAYS_BAD = frozenset({"RestartsExhausted"})
+"""Reasons that need a person whatever was before: here the group may have been unready for a while."""
 
 JsonObject = Mapping[str, Any]
 
@@ -102,6 +104,8 @@ def _is_bad(change: Change, before: JsonObject) -> bool:
     """Whether a user should look: a check failed, something that was so is not so any more, or nothing moves."""
     if change.type == _STALLED:
         return change.status == "True"
+    if change.reason in _ALWAYS_BAD:
+        return True
     if change.reason in _EXPECTED:
         return False
     return change.status == "False" and (change.type in _CHECKS or before.get("status") == "True")

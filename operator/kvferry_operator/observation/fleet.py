@@ -19,7 +19,8 @@ ROLES = (Role.PREFILL, Role.DECODE)
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One StatefulSet of ours. created: when, as text that sorts by time. lead: annotation `kvferry.io/groups`."""
+    """One StatefulSet of ours. created: when, as text that sorts by time. lead, lives: annotations `kvferry.io/groups`
+    and `kvferry.io/lives`."""
 
     name: str
     uid: str
@@ -30,6 +31,7 @@ class Workload:
     replicas: int
     created: str
     lead: str
+    lives: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,7 @@ def _cohorts(
 
 def _workload(child: JsonObject, role: Role, revision: str, stage: int) -> Workload:
     metadata = child["metadata"]
+    annotations = metadata.get("annotations") or {}
     replicas = (child.get("spec") or {}).get("replicas")
     return Workload(
         name=str(metadata["name"]),
@@ -170,7 +173,8 @@ def _workload(child: JsonObject, role: Role, revision: str, stage: int) -> Workl
         stage=stage,
         replicas=1 if replicas is None else int(replicas),
         created=str(metadata.get("creationTimestamp") or ""),
-        lead=str((metadata.get("annotations") or {}).get(names.ANNOTATION_GROUPS, "")),
+        lead=str(annotations.get(names.ANNOTATION_GROUPS, "")),
+        lives=str(annotations.get(names.ANNOTATION_LIVES, "")),
     )
 
 

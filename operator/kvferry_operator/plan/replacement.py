@@ -143,7 +143,15 @@ class _Exchange:
         places = {role: (role, revision.revision) for role in revision.cohorts}
         in_place = [role for role in self._asked() if self.limits[role].in_place]
         needed = any(self.kept[place] for role, place in places.items())
-        held = [role for role in in_place if role in places and not self._serves() and not self._others_came(role)]
+        # one group in place is enough: the best revision's, which comes first
+        held = [
+            role
+            for role in in_place
+            if role in places
+            and self._kept_of(role) == self.kept[places[role]]
+            and not self._serves()
+            and not self._others_came(role)
+        ]
         if not needed and not held:
             return
         for role in revision.required(self.limits):

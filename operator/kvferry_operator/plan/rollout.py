@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from kvferry_contract.config import Role
 from kvferry_operator.api import names
@@ -19,12 +20,13 @@ from kvferry_operator.desired.revision import revision
 from kvferry_operator.desired.settings import Settings
 from kvferry_operator.desired.stage import Manifest, roles
 from kvferry_operator.kube import kinds
-from kvferry_operator.kube.kinds import Kind
-from kvferry_operator.observation.fleet import Cohort, Fleet, JsonObject
-from kvferry_operator.observation.live import is_leaving, labels, place_of
+from kvferry_operator.observation.fleet import Cohort, Fleet
+from kvferry_operator.observation.live import labels
 from kvferry_operator.observation.observed import Observed
 from kvferry_operator.plan import scaling
+from kvferry_operator.plan.pruning import ChildRef, unwanted
 from kvferry_operator.plan.replacement import Limits, OldRevision, Sizes, in_order, next_sizes
+from kvferry_operator.plan.restarts import Restarts, restarts
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,6 @@ class Scale:
 
     name: str
     replicas: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChildRef:
-    """A child to remove."""
-
-    kind: Kind
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +51,23 @@ class Step:
 
     hand_overs: to apply under `scaling.SCALE_MANAGER`; a conflict is no failure. objects: to apply, owned by the model;
     without those that are handed over, since applying them would take the number back. scales: of old workloads, and
-    of such that an autoscaler scales out of bounds. prune: what is not wanted any more and has no pod left. groups:
-    wanted of each role. waits: why a rollout cannot go on by itself, empty if it can. why: the whole in a few words,
-    for logs.
+    of such that an autoscaler scales out of bounds. prune: what is not wanted any more and has no pod left. restarts:
+    pods of torn groups, to delete. groups: wanted of each role. waits: why a rollout cannot go on by itself, empty if
+    it can. why: the whole in a few words, for logs.
     """
 
     hand_overs: tuple[Manifest, ...]
     objects: tuple[Manifest, ...]
     scales: tuple[Scale, ...]
     prune: tuple[ChildRef, ...]
+    restarts: Restarts
     revisions: Revisions
     groups: Mapping[Role, int]
     waits: str
     why: str
 
 
-def next_step(model: DisaggregatedModel, observed: Observed, settings: Settings) -> Step:
+def next_step(model: DisaggregatedModel, observed: Observed, settings: Settings, now: datetime) -> Step:
     """The next step towards what the object says.
 
     Raises:
@@ -90,8 +84,10 @@ def next_step(model: DisaggregatedModel, observed: Observed, settings: Settings)
     old = in_order(_old(fleet, update), limits)
     sizes = next_sizes(limits, new, old)
     settled = not any(_occupied(each) for each in old) and sizes.new == wanted
+    anew = restarts(dict(roles(model)), new, sizes.new, now)
     built = build(model, settings)
-    objects = owned((_sized(model, each, fleet, sizes, wanted, settled) for each in built), model)
+    sized = (_sized(model, each, fleet, sizes, wanted, settled) for each in built)
+    objects = owned((_noted(each, anew.lives) for each in sized), model)
     hand_overs = tuple(_hand_overs(model, new.values(), wanted)) if settled else ()
     waiting = {each["metadata"]["name"] for each in hand_overs}
     current = next((each.revision for each in old if _occupied(each) and each.is_viable(limits)), update)
@@ -99,7 +95,8 @@ def next_step(model: DisaggregatedModel, observed: Observed, settings: Settings)
         hand_overs=hand_overs,
         objects=tuple(each for each in objects if not (_is_workload(each) and each["metadata"]["name"] in waiting)),
         scales=(*_old_scales(old, sizes), *(_follows(model, new.values(), wanted) if settled else ())),
-        prune=tuple(_prune(fleet, objects, update)),
+        prune=tuple(unwanted(fleet, objects, update)),
+        restarts=anew,
         revisions=Revisions(current, update),
         groups=wanted,
         waits=sizes.waits,
@@ -137,6 +134,17 @@ def _sized(
     return scaling.leading(manifest, sizes.new[role], wanted[role])
 
 
+def _noted(manifest: Manifest, lives: Mapping[Role, str]) -> Manifest:
+    """The StatefulSet of a first stage with what is known of its role's groups; others as they are."""
+    given = labels(manifest)
+    text = lives.get(Role(given[names.LABEL_ROLE]), "") if _is_workload(manifest) else ""
+    if not text or given[names.LABEL_STAGE] != "0":
+        return manifest
+    metadata = manifest["metadata"]
+    annotations = {**metadata.get("annotations", {}), names.ANNOTATION_LIVES: text}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
 def _is_workload(manifest: Manifest) -> bool:
     return bool(manifest["kind"] == kinds.STATEFUL_SET.kind)
 
@@ -166,42 +174,6 @@ def _old_scales(old: Iterable[OldRevision], sizes: Sizes) -> Iterator[Scale]:
         for role, cohort in each.cohorts.items():
             size = sizes.old[role, each.revision]
             yield from (Scale(work.name, size) for work in cohort.workloads if work.replicas > size)
-
-
-def _prune(fleet: Fleet, objects: Iterable[Manifest], update: str) -> Iterator[ChildRef]:
-    """Children of ours that are not wanted. Those of an old revision stay until its last pod is gone, since pods find
-    each other and their settings by them; a ConfigMap stays as long as any pod or workload has it."""
-    wanted = {(each["kind"], each["metadata"]["name"]) for each in objects}
-    # of the revision that is wanted nothing can be left over but a ConfigMap with settings of before
-    busy = {each.revision for each in fleet.cohorts if each.occupied} - {update}
-    mounted = set(_mounted(fleet, update))
-    for child in fleet.children:
-        kind, name = str(child.get("kind")), str(child["metadata"]["name"])
-        if kind not in _KINDS or (kind, name) in wanted or is_leaving(child):
-            continue
-        place = place_of(child)
-        if place and (place[1] in busy or (place[1] == update and kind != "ConfigMap")):
-            continue
-        if kind != "ConfigMap" or name not in mounted:
-            yield ChildRef(_KINDS[kind], name, str(child["metadata"]["uid"]))
-
-
-_KINDS = {kind.kind: kind for kind in kinds.CHILDREN}
-
-
-def _mounted(fleet: Fleet, update: str) -> Iterator[str]:
-    """Names of the ConfigMaps that pods mount, or would if they were made now."""
-    templates = (child["spec"]["template"] for child in fleet.children if _makes_pods(child, update))
-    specs: list[JsonObject] = [each.get("spec") or {} for each in (*templates, *fleet.pods)]
-    for spec in specs:
-        for volume in spec.get("volumes") or ():
-            if volume.get("configMap"):
-                yield str(volume["configMap"].get("name"))
-
-
-def _makes_pods(child: JsonObject, update: str) -> bool:
-    place = place_of(child)
-    return place is not None and place[1] == update and "template" in (child.get("spec") or {})
 
 
 def _why(new: Mapping[Role, Cohort], old: Iterable[OldRevision], sizes: Sizes, wanted: Mapping[Role, int]) -> str:

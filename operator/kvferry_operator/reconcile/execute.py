@@ -11,6 +11,7 @@ from kvferry_operator.plan.rollout import Step
 from kvferry_operator.reconcile.apply import Applier
 from kvferry_operator.reconcile.key_secret import KeySecrets
 from kvferry_operator.reconcile.prune import Pruner
+from kvferry_operator.reconcile.recreate import Recreator
 from kvferry_operator.reconcile.scale import Scaler
 from kvferry_operator.reconcile.writes import Writes
 from kvferry_operator.schedule import Key
@@ -25,6 +26,7 @@ class Executor:
         self._key_secrets = KeySecrets(cluster, writes, retry_seconds)
         self._applier = Applier(cluster, store, writes)
         self._scaler = Scaler(cluster, store, writes)
+        self._recreator = Recreator(cluster, writes)
         self._pruner = Pruner(cluster, writes)
 
     async def execute(self, model: DisaggregatedModel, step: Step, observed: Observed, now: datetime) -> Results:
@@ -37,11 +39,12 @@ class Executor:
         keyed = await self._key_secrets.ensure(model, step.objects, observed, now)
         applied = await self._applier.apply(step.objects, observed)
         scaled = await self._scaler.scale(step, observed)
+        kept = await self._recreator.recreate(step, observed)
         left = await self._pruner.prune(step, observed)
         return Results(
             applied=applied.applied,
             pruned=len(step.prune) - len(left),
-            failures=(*handed, *keyed, *applied.failures, *scaled, *left),
+            failures=(*handed, *keyed, *applied.failures, *scaled, *kept, *left),
             conflicts=applied.conflicts,
         )
 

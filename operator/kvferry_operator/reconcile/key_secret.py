@@ -1,4 +1,4 @@
-"""Step 4 of a pass, the Secret with the key that a model's sidecars share: made once, never read, never changed."""
+"""Step 4 of a pass, the Secret with the key that a model's pods share: made once, never read, never changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from kvferry_contract import paths
 from kvferry_operator.api import names
-from kvferry_operator.api.types import DisaggregatedModel, Mode
+from kvferry_operator.api.types import DisaggregatedModel
 from kvferry_operator.desired import owner
-from kvferry_operator.desired.stage import Manifest
+from kvferry_operator.desired.stage import Manifest, shares_key
 from kvferry_operator.kube import kinds
 from kvferry_operator.kube.client import Cluster
 from kvferry_operator.metrics import Outcome
@@ -55,7 +55,7 @@ class KeySecrets:
         Raises:
             Throttled: as `Writes.attempt` does.
         """
-        if model.spec.mode is not Mode.DISAGGREGATED or not self._may_be_missing(objects, observed, now):
+        if not shares_key(model) or not self._may_be_missing(objects, observed, now):
             return ()
         manifest = key_secret(model)
         request = partial(self._cluster.create, manifest)

@@ -85,7 +85,7 @@ class Reconciler:
         try:
             self._trace(PassStep.PARSE, "")
             model = parse(observed.raw)
-            step = None if model.spec.paused else self._plan(model, observed)
+            step = None if model.spec.paused else self._plan(model, observed, now)
         except SpecInvalid as invalid:
             # what runs stays as it is
             if not self._follow_routers(observed, None):
@@ -104,13 +104,11 @@ class Reconciler:
             await self._tell(observed, model, None, step, results, now)
         if results.failures:
             raise results.failures[0].error
-        # no watch tells when a foreign object goes away
-        again_after = CONFLICT_SECONDS if results.conflicts else None
-        return (PassResult.OK if step else PassResult.PAUSED), again_after
+        return (PassResult.OK if step else PassResult.PAUSED), _again_after(step, results)
 
-    def _plan(self, model: DisaggregatedModel, observed: Observed) -> rollout.Step:
+    def _plan(self, model: DisaggregatedModel, observed: Observed, now: datetime) -> rollout.Step:
         self._trace(PassStep.PLAN, "")
-        step = rollout.next_step(model, observed, self._settings)
+        step = rollout.next_step(model, observed, self._settings, now)
         logs.note(revision=step.revisions.update)
         logger.debug("plan: %s", step.why)
         return step
@@ -152,3 +150,10 @@ def _all_made(observed: Observed, results: Results) -> bool:
     """Whether this pass gave a new model its first children, and nothing went wrong that people should hear of."""
     is_new = not observed.status and not observed.children
     return is_new and results.applied > 0 and not results.failures and not results.conflicts
+
+
+def _again_after(step: rollout.Step | None, results: Results) -> float | None:
+    """Seconds until something is due of which no watch tells: a pause that ends, a foreign object that goes away."""
+    pause = step.restarts.again if step is not None else None
+    waits = [CONFLICT_SECONDS] if results.conflicts else []
+    return min([*waits, *([] if pause is None else [pause.total_seconds()])], default=None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from kvferry_operator.observation.times import timestamp
 
 JsonObject = Mapping[str, Any]
 
@@ -70,11 +72,6 @@ def render(findings: Iterable[Finding], previous: JsonObject, generation: int, n
 def entry_of(status: JsonObject, type_: str) -> JsonObject:
     """The condition of that type in a status; empty if there is none."""
     return next((each for each in status.get("conditions") or () if each.get("type") == type_), {})
-
-
-def timestamp(moment: datetime) -> str:
-    """As Kubernetes writes times, in whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def shortened(text: str, most: int = MAX_MESSAGE) -> str:

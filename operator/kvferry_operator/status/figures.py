@@ -15,9 +15,10 @@ from kvferry_contract.config import Role
 from kvferry_contract.pairs import Pair, PairState, SidecarFacts
 from kvferry_operator.api import names
 from kvferry_operator.observation.live import labels
-from kvferry_operator.status.conditions import Finding, timestamp
+from kvferry_operator.observation.times import moment_of, timestamp
+from kvferry_operator.status.conditions import Finding
 from kvferry_operator.status.scene import Scene
-from kvferry_operator.status.transfer import all_proved, current_pairs, moment_of, proof_stands, ready_since
+from kvferry_operator.status.transfer import all_proved, current_pairs, proof_stands, ready_since
 
 REFRESH_SECONDS = 300
 REFRESH_SHARE = 0.25

@@ -18,6 +18,7 @@ from kvferry_operator.observation.live import JsonObject, condition, containers,
 
 CRASHES_BEFORE_HELP = 3
 """Restarts after which a container will hardly come up by itself."""
+PROBE_NOT_PASSING = "ProbeNotPassing"
 _MAX_TEXT = 300
 
 
@@ -121,7 +122,7 @@ def _of_container(pod: JsonObject, container: JsonObject) -> Iterator[Trouble]:
         yield from _of_runs(pod, container, ended or (container.get("lastState") or {}).get("terminated") or {})
         if running and container.get("started"):
             yield Trouble(
-                9, "ProbeNotPassing", f"container {name} runs, but its readiness probe does not pass", Outlook.WAITS
+                9, PROBE_NOT_PASSING, f"container {name} runs, but its readiness probe does not pass", Outlook.WAITS
             )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvferry_contract.config import Role
 from kvferry_operator.observation.fleet import Cohort, Fleet, JsonObject
 from kvferry_operator.observation.live import condition, is_leaving
+from kvferry_operator.plan.restarts import TornGroup
+from kvferry_operator.status import groups
 from kvferry_operator.status.pods import Outlook, Trouble, steady, trouble
 
 ROUTER = "router"
@@ -52,8 +54,10 @@ class RoleState:
         return entry | ({"revision": self.revision[:63]} if self.revision else {})
 
 
-def of_groups(fleet: Fleet, role: Role, desired: int, update: str) -> RoleState:
-    """update: the revision that the object asks for."""
+def of_groups(
+    fleet: Fleet, role: Role, desired: int, update: str, torn: Sequence[TornGroup] = (), model: str = ""
+) -> RoleState:
+    """update: the revision that the object asks for. torn: of that revision. model: name of the object."""
     cohort = fleet.cohort(role, update)
     others = [each for each in fleet.of_role(role) if each.revision != update]
     complete = cohort.ready
@@ -67,7 +71,7 @@ def of_groups(fleet: Fleet, role: Role, desired: int, update: str) -> RoleState:
         outdated=sum(each.occupied for each in others),
         surplus=max(0, cohort.occupied - desired),
         revision=update,
-        trouble=None if complete >= desired else _of_cohort(cohort, desired),
+        trouble=None if complete >= desired and not torn else _of_cohort(cohort, desired, torn, model),
     )
 
 
@@ -91,9 +95,8 @@ def of_router(fleet: Fleet, desired: int) -> RoleState:
     )
 
 
-def _of_cohort(cohort: Cohort, desired: int) -> Trouble:
-    pods = [pod for group in cohort.groups if group.ordinal < desired for pod in group.pods]
-    found = _worst(pods)
+def _of_cohort(cohort: Cohort, desired: int, torn: Sequence[TornGroup], model: str) -> Trouble:
+    found = _worst(groups.troubles(cohort, desired, torn, model))
     if found is not None:
         return found
     name = cohort.workloads[0].name if cohort.workloads else ""
@@ -108,28 +111,29 @@ def _of_deployment(deployment: JsonObject, pods: Iterable[JsonObject]) -> Troubl
     if failure.get("status") == "True":
         why = steady(str(failure.get("message") or "")) or "the API server refuses its pods"
         return Trouble(0, "FailedCreate", f"no pod can be made: {why}", Outlook.NEEDS_HELP)
-    found = _worst([pod for pod in pods if not is_leaving(pod)])
+    found = _worst(_named(pod for pod in pods if not is_leaving(pod)))
     made = "its pods are being made" if deployment else "its Deployment is being made"
     return found or Trouble(12, "Starting", made, Outlook.PASSES)
 
 
-def _worst(pods: Iterable[JsonObject]) -> Trouble | None:
-    """The most telling trouble of several pods, with the name of the first pod that has it."""
-    found = sorted(_named(pods), key=lambda each: (each[0].rank, each[1]))
+def _worst(troubles: Iterable[groups.Named]) -> Trouble | None:
+    """The most telling trouble of several pods or groups, with the name of the first one that has it."""
+    found = sorted(troubles, key=lambda each: (each[0].rank, each[1]))
     if not found:
         return None
     (first, name), same = found[0], Counter(each.reason for each, _ in found)
     others = same[first.reason] - 1
-    more = f" (and {others} more {'pod' if others == 1 else 'pods'} like it)" if others else ""
+    kind = name.partition(" ")[0]
+    more = f" (and {others} more {kind if others == 1 else f'{kind}s'} like it)" if others else ""
     outlook = max(each.outlook for each, _ in found)
-    return Trouble(first.rank, first.reason, f"pod {name} {first.message}{more}", outlook)
+    return Trouble(first.rank, first.reason, f"{name} {first.message}{more}", outlook)
 
 
-def _named(pods: Iterable[JsonObject]) -> Iterator[tuple[Trouble, str]]:
+def _named(pods: Iterable[JsonObject]) -> Iterator[groups.Named]:
     for pod in pods:
         found = trouble(pod)
         if found is not None:
-            yield found, str(pod["metadata"]["name"])
+            yield found, f"pod {pod['metadata']['name']}"
 
 
 def _count(number: int) -> int:

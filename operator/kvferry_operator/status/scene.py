@@ -73,7 +73,18 @@ class Scene:
         there = [
             role for role in ROLES if role in self.wanted or any(each.occupied for each in self.fleet.of_role(role))
         ]
-        return tuple(of_groups(self.fleet, role, self.wanted.get(role, 0), update) for role in there)
+        torn = self.step.restarts.torn if self.step is not None else ()
+        return tuple(
+            of_groups(
+                self.fleet,
+                role,
+                self.wanted.get(role, 0),
+                update,
+                [each for each in torn if each.role is role],
+                self.observed.key[1],
+            )
+            for role in there
+        )
 
     @cached_property
     def router(self) -> RoleState:

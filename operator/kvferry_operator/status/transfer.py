@@ -7,11 +7,12 @@ since, it stands, also while the router starts anew or does not answer: only a f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from kvferry_contract.config import Role
 from kvferry_contract.pairs import Pair, PairState
 from kvferry_operator.observation.live import JsonObject, condition
+from kvferry_operator.observation.times import moment_of
 from kvferry_operator.status.conditions import Finding, Is, Type, entry_of
 from kvferry_operator.status.pods import Outlook, steady
 from kvferry_operator.status.scene import Scene
@@ -97,15 +98,6 @@ def ready_since(scene: Scene) -> Iterator[datetime]:
                 moment = moment_of(condition(pod, "Ready").get("lastTransitionTime"))
                 if moment is not None:
                     yield moment
-
-
-def moment_of(text: object) -> datetime | None:
-    """A time as Kubernetes writes it, in whole seconds."""
-    try:
-        moment = datetime.fromisoformat(str(text)).replace(microsecond=0)
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _finding(status: Is, reason: str, message: str) -> Finding:

@@ -7,27 +7,34 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from end_to_end.errors import StepFailed
 from end_to_end.tools import Tools
 
 NAME = "client"
-_ANSWER_SECONDS = 300.0
+ANSWER_SECONDS = 300.0
 
 _SCRIPT = """\
-import json, sys, urllib.request
+import json, sys, urllib.error, urllib.request
 asked = json.load(sys.stdin)
 for body in asked["bodies"]:
     request = urllib.request.Request(
         asked["url"], json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=120) as response:
-        print(json.dumps({"headers": dict(response.headers), "body": json.load(response)}))
+    try:
+        with urllib.request.urlopen(request, timeout=120) as response:
+            status, content = response.status, response.read()
+    except urllib.error.HTTPError as error:
+        status, content = error.code, error.read()
+    print(json.dumps({"status": status, "body": json.loads(content)}))
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """tokens: ids of the completion. kvferry: what the router says happened to the KV cache."""
+    """tokens: ids of the completion; none of a request that failed. kvferry: what the router says of the KV cache, or
+    of the failure."""
 
+    status: int
     tokens: tuple[int, ...]
     kvferry: dict[str, Any]
 
@@ -60,8 +67,27 @@ def start(tools: Tools, namespace: str, image: str) -> None:
     tools.kubectl("wait", f"--namespace={namespace}", "--for=condition=Ready", f"pod/{NAME}", "--timeout=60s")
 
 
-def ask(tools: Tools, namespace: str, host: str, model: str, prompts: Sequence[str], max_tokens: int) -> list[Answer]:
-    """Complete each prompt greedily, one after the other. host: DNS name of a router's Service."""
+def ask(
+    tools: Tools, namespace: str, host: str, model: str, prompts: Sequence[str | list[int]], max_tokens: int
+) -> list[Answer]:
+    """Complete each prompt, text or tokens, greedily, one after the other; all are answered with 200.
+
+    host: DNS name of a router's Service.
+
+    Raises:
+        StepFailed: another answer, or none.
+    """
+    answers = attempt(tools, namespace, host, model, prompts, max_tokens)
+    for answer in answers:
+        if answer.status != 200:
+            raise StepFailed(f"{host} answers with {answer.status}: {answer.kvferry}")
+    return answers
+
+
+def attempt(
+    tools: Tools, namespace: str, host: str, model: str, prompts: Sequence[str | list[int]], max_tokens: int
+) -> list[Answer]:
+    """The same, whatever the answers are."""
     bodies = [
         {
             "model": model,
@@ -82,10 +108,11 @@ def ask(tools: Tools, namespace: str, host: str, model: str, prompts: Sequence[s
         "-c",
         _SCRIPT,
         stdin=json.dumps({"url": f"http://{host}/v1/completions", "bodies": bodies}),
-        seconds=_ANSWER_SECONDS,
+        seconds=ANSWER_SECONDS,
     )
-    return [_answer(json.loads(line)["body"]) for line in printed.splitlines()]
+    return [_answer(**json.loads(line)) for line in printed.splitlines()]
 
 
-def _answer(body: dict[str, Any]) -> Answer:
-    return Answer(tuple(body["choices"][0]["token_ids"]), body.get("kvferry") or {})
+def _answer(status: int, body: dict[str, Any]) -> Answer:
+    choices = body.get("choices") or [{}]
+    return Answer(status, tuple(choices[0].get("token_ids") or ()), body.get("kvferry") or body.get("error") or {})

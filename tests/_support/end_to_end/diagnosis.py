@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from end_to_end.errors import StepFailed
-from end_to_end.story import NAMESPACE, OPERATOR_NAMESPACE
+from end_to_end.models import NAMESPACE
+from end_to_end.story import OPERATOR_NAMESPACE
 from end_to_end.tools import Tools
 
 _LOOKS = (

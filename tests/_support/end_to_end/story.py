@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 import container_images
-from end_to_end import client_pod
-from end_to_end.client_pod import Answer
+from end_to_end import client_pod, models, stages
 from end_to_end.errors import StepFailed
+from end_to_end.models import NAMESPACE, OUTPUT_TOKENS
 from end_to_end.steps import Steps
 from end_to_end.tools import Tools
 from eventually import eventually
@@ -21,11 +19,9 @@ from kvferry_operator.demo.prompts import PROMPTS
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "kvferry"
 EXAMPLE = ROOT / "examples" / "smollm2.yaml"
-RELEASE, OPERATOR_NAMESPACE, NAMESPACE = "kvferry", "kvferry-system", "models"
+RELEASE, OPERATOR_NAMESPACE = "kvferry", "kvferry-system"
 _LABEL = "app.kubernetes.io/part-of=kvferry"
-_READY_SECONDS = 300
 _GONE_SECONDS = 180.0
-_OUTPUT_TOKENS = 24
 _KINDS = (
     "pods,services,configmaps,secrets,statefulsets,deployments,replicasets,poddisruptionbudgets,networkpolicies,"
     "serviceaccounts,roles,rolebindings,endpointslices,disaggregatedmodels"
@@ -50,24 +46,26 @@ def run(steps: Steps, tools: Tools) -> None:
         tools.kubectl("create", "namespace", NAMESPACE)
         client_pod.start(tools, NAMESPACE, container_images.tag("runtime"))
     with steps.step("ready", f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}; kubectl wait --for=condition=Ready"):
-        _apply(tools, yaml.safe_load(EXAMPLE.read_text()))
+        models.apply(tools, yaml.safe_load(EXAMPLE.read_text()))
     with steps.step("columns", "kubectl get dm"):
         _show_columns(tools)
     with steps.step("prompts", f"{len(prompts)} prompts through the router's Service, KV as fp8"):
-        _all_transferred(client_pod.ask(tools, NAMESPACE, "smollm2-router", "smollm2", prompts, _OUTPUT_TOKENS))
+        models.all_transferred(client_pod.ask(tools, NAMESPACE, "smollm2-router", "smollm2", prompts, OUTPUT_TOKENS))
     with steps.step("status", "bytes and ratio in status"):
         _show_transfer(steps, tools)
-        _delete(tools, "smollm2")
+        models.delete(tools, "smollm2")
     with steps.step("aggregated", "the same prompts without disaggregation"):
-        _apply(tools, variant("single", mode="Aggregated", prefill=None, transfer=None))
-        alone = client_pod.ask(tools, NAMESPACE, "single-router", "smollm2", prompts, _OUTPUT_TOKENS)
-        _delete(tools, "single")
+        models.apply(tools, variant("single", mode="Aggregated", prefill=None, transfer=None))
+        alone = client_pod.ask(tools, NAMESPACE, "single-router", "smollm2", prompts, OUTPUT_TOKENS)
+        models.delete(tools, "single")
     with steps.step("exact", "the same prompts with KV uncompressed: the same tokens as without disaggregation"):
         transfer = yaml.safe_load(EXAMPLE.read_text())["spec"]["transfer"] | {"compression": {"method": "none"}}
-        _apply(tools, variant("exact", transfer=transfer))
-        travelled = client_pod.ask(tools, NAMESPACE, "exact-router", "smollm2", prompts, _OUTPUT_TOKENS)
-        _all_transferred(travelled)
-        _compare(travelled, alone)
+        models.apply(tools, variant("exact", transfer=transfer))
+        travelled = client_pod.ask(tools, NAMESPACE, "exact-router", "smollm2", prompts, OUTPUT_TOKENS)
+        models.all_transferred(travelled)
+        models.compare(travelled, alone)
+        models.delete(tools, "exact")
+    stages.run(steps, tools, prompts, alone)
     with steps.step("helm_upgrade", "helm upgrade with another log level: models go on"):
         _upgrade(tools)
     with steps.step("delete", "kubectl delete dm --all: their objects go"):
@@ -87,19 +85,6 @@ def variant(name: str, **spec: Any) -> dict[str, Any]:
     return model
 
 
-def _apply(tools: Tools, model: dict[str, Any]) -> None:
-    name = model["metadata"]["name"]
-    tools.kubectl("apply", f"--namespace={NAMESPACE}", "--filename=-", stdin=json.dumps(model))
-    tools.kubectl(
-        "wait",
-        f"--namespace={NAMESPACE}",
-        "--for=condition=Ready",
-        f"dm/{name}",
-        f"--timeout={_READY_SECONDS}s",
-        seconds=_READY_SECONDS + 10.0,
-    )
-
-
 def _show_columns(tools: Tools) -> None:
     printed = tools.kubectl("get", "dm", f"--namespace={NAMESPACE}")
     print("    " + printed.strip().replace("\n", "\n    "))
@@ -109,14 +94,6 @@ def _show_columns(tools: Tools) -> None:
     wrong = {column: told.get(column) for column, value in wanted.items() if told.get(column) != value}
     if wrong:
         raise StepFailed(f"kubectl get dm: {wrong}, expected {wanted}")
-
-
-def _all_transferred(answers: Sequence[Answer]) -> None:
-    for answer in answers:
-        if answer.mode != "transferred":
-            raise StepFailed(f"the KV cache of an answer was not transferred: {answer.kvferry}")
-        if len(answer.tokens) != _OUTPUT_TOKENS:
-            raise StepFailed(f"{len(answer.tokens)} tokens, expected {_OUTPUT_TOKENS}")
 
 
 def _show_transfer(steps: Steps, tools: Tools) -> None:
@@ -129,23 +106,8 @@ def _show_transfer(steps: Steps, tools: Tools) -> None:
     steps.figure("compression_ratio", float(transfer["compressionRatio"]), "raw/wire")
 
 
-def _compare(travelled: Sequence[Answer], alone: Sequence[Answer]) -> None:
-    """Token for token: an exact cache that has travelled, and one that never had to."""
-    for index, (one, other) in enumerate(zip(travelled, alone, strict=True)):
-        if one.tokens != other.tokens:
-            raise StepFailed(f"prompt {index}: {one.tokens} disaggregated, {other.tokens} aggregated")
-    print(f"    {sum(len(answer.tokens) for answer in alone)} tokens equal")
-
-
-def _delete(tools: Tools, name: str) -> None:
-    """With its pods: three models at once are more than two cores take."""
-    tools.kubectl(
-        "delete", "dm", name, f"--namespace={NAMESPACE}", "--cascade=foreground", "--timeout=120s", seconds=130
-    )
-
-
 def _upgrade(tools: Tools) -> None:
-    before = _pods(tools)
+    before = models.pods(tools)
     tools.helm(
         "upgrade",
         RELEASE,
@@ -155,21 +117,9 @@ def _upgrade(tools: Tools) -> None:
         "--set=operator.logLevel=debug",
         "--wait",
     )
-    after = _pods(tools)
+    after = models.pods(tools)
     if before != after:
         raise StepFailed(f"an upgrade of the operator changed pods of models: {before} became {after}")
-
-
-def _pods(tools: Tools) -> dict[str, tuple[str, int]]:
-    """Name → uid and restarts, of the models' pods."""
-    listed = tools.get("pods", f"--namespace={NAMESPACE}", "--selector=kvferry.io/model")["items"]
-    return {
-        pod["metadata"]["name"]: (
-            pod["metadata"]["uid"],
-            sum(container["restartCount"] for container in pod["status"]["containerStatuses"]),
-        )
-        for pod in listed
-    }
 
 
 def _left(tools: Tools, namespace: str = "") -> list[str]:

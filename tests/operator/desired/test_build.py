@@ -15,6 +15,7 @@ import rendered
 from builders import MISSING
 from kvferry_contract.config import RuntimeConfig
 from kvferry_operator.api.parse import parse
+from kvferry_operator.api.types import DisaggregatedModel
 from kvferry_operator.cli.documents import dump_yaml
 from kvferry_operator.desired.build import Groups, build
 from kvferry_operator.desired.settings import Settings
@@ -127,11 +128,14 @@ def test_aggregated_mode_has_no_prefill_and_no_transfer() -> None:
     assert len(rendered.of_kind(build(model, rendered.SETTINGS), "StatefulSet")) == 1
 
 
-@pytest.mark.parametrize("name", ["minimal", "vllm", "pipeline"])
-def test_without_rdma_pods_pass_the_restricted_standard(name: str) -> None:
-    workloads = [
-        item for item in build(EXAMPLES[name], rendered.SETTINGS) if item["kind"] in ("StatefulSet", "Deployment")
-    ]
+SPLIT = builders.model({"prefill.parallelism.pipeline": 2})
+
+
+@pytest.mark.parametrize(
+    "model", [EXAMPLES["minimal"], EXAMPLES["vllm"], SPLIT], ids=["minimal", "vllm", "pipeline stages"]
+)
+def test_without_rdma_pods_pass_the_restricted_standard(model: DisaggregatedModel) -> None:
+    workloads = [item for item in build(model, rendered.SETTINGS) if item["kind"] in ("StatefulSet", "Deployment")]
     for workload in workloads:
         template = workload["spec"]["template"]
         spec = template["spec"]

@@ -7,6 +7,7 @@ import pytest
 import builders
 import rendered
 from kvferry_operator.desired.build import Groups, build
+from kvferry_operator.desired.settings import Settings
 
 
 def budgets(changes: dict[str, Any], groups: Groups | None = None) -> list[str]:
@@ -52,6 +53,27 @@ def test_groups_are_kept_close_as_asked(policy: str, term: str) -> None:
     ]
     assert list(affinity["podAffinity"]) == [term]
     assert "'topologyKey': 'rack'" in str(affinity)
+
+
+def preferred(changes: dict[str, Any], settings: Settings = rendered.SETTINGS) -> list[dict[str, Any]]:
+    spec = rendered.pod(builders.model({"placement.policy": "Preferred", **changes}), settings=settings)["spec"]
+    found: list[dict[str, Any]] = spec["affinity"]["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    return found
+
+
+def test_stages_of_one_group_come_before_all_other_neighbours() -> None:
+    group, model = preferred({"decode.parallelism.pipeline": 2})
+    assert group["weight"] > model["weight"]
+    term = group["podAffinityTerm"]
+    assert term["matchLabelKeys"] == ["apps.kubernetes.io/pod-index"]
+    assert term["topologyKey"] == model["podAffinityTerm"]["topologyKey"]
+    labels = rendered.pod(builders.model({"decode.parallelism.pipeline": 2}), stage=1)["metadata"]["labels"]
+    assert term["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_what_an_older_server_does_not_know_is_left_out() -> None:
+    (model,) = preferred({"decode.parallelism.pipeline": 2}, Settings(images=rendered.SETTINGS.images, server=(1, 30)))
+    assert model["weight"] == 100 and preferred({})[0]["weight"] == 100
 
 
 def test_by_default_groups_may_run_anywhere_but_spread_over_nodes() -> None:

@@ -145,6 +145,15 @@ def test_a_single_group_without_surge_is_replaced_in_place_when_the_others_are_t
     assert cluster.fleet.revisions == (cluster.plan().revisions.update,)
 
 
+def test_two_old_revisions_do_not_both_wait_for_a_group_that_is_replaced_in_place() -> None:
+    cluster = installed(spec(1, 1))
+    cluster.raw = spec(1, 1, restart="next")
+    turn(cluster)
+    cluster.raw = spec(1, 1, restart="third", decode__rollout={"maxSurge": 0, "maxUnavailable": 1})
+    cluster.settle()
+    assert cluster.fleet.revisions == (cluster.plan().revisions.update,)
+
+
 def test_broken_groups_below_healthy_ones_do_not_block_a_role_that_may_not_surge() -> None:
     limits = {f"{role}__rollout": {"maxSurge": 0, "maxUnavailable": 1} for role in ("prefill", "decode")}
     cluster = installed(spec(3, 3, **limits))
@@ -200,6 +209,29 @@ def test_what_the_object_does_not_ask_for_any_more_is_removed_and_what_is_not_ou
         ("NetworkPolicy", "tiny-groups"),
         ("PodDisruptionBudget", "tiny-decode-budget"),
     ]
+
+
+def stage_policies(cluster: SimulatedCluster) -> list[str]:
+    return [name for kind, name in cluster.children if kind == "NetworkPolicy" and name.endswith("-stages")]
+
+
+def test_stages_of_an_old_revision_reach_each_other_until_the_last_pod_is_gone() -> None:
+    staged = {"decode__parallelism": {"pipeline": 2}}
+    cluster = installed(spec(1, 1, **staged))
+    (old,) = stage_policies(cluster)
+    cluster.raw = spec(1, 1, restart="next", **staged)
+    cluster.do(cluster.plan())
+    assert old in stage_policies(cluster) and len(stage_policies(cluster)) == 2
+    cluster.settle()
+    assert old not in stage_policies(cluster) and len(stage_policies(cluster)) == 1
+
+
+def test_a_policy_of_stages_goes_before_the_one_that_opens_all_other_ports() -> None:
+    staged = {"decode__parallelism": {"pipeline": 2}}
+    cluster = installed(spec(1, 1, **staged))
+    cluster.raw = spec(1, 1, security__networkPolicy=False, restart="next", **staged)
+    removed = [ref.name for ref in cluster.plan().prune if ref.kind.kind == "NetworkPolicy"]
+    assert len(removed) == 2 and removed[0].endswith("-stages") and removed[1] == "tiny-groups"
 
 
 def test_settings_of_before_stay_while_a_pod_mounts_them() -> None:

@@ -168,3 +168,14 @@ def test_sides_that_do_not_agree_have_no_common_fingerprint(cluster: SimulatedCl
     assert "fingerprint" not in status_of(cluster, report=replace(heard, sidecars=(other, *heard.sidecars[1:])))
     before = status_of(cluster, report=heard)
     assert status_of(cluster, previous=before)["fingerprint"] == "f1"
+
+
+def test_every_stage_of_every_group_has_a_say_in_the_fingerprint() -> None:
+    """Roles that are split unlike each other, of one revision."""
+    staged = ready_cluster(raw({"prefill.parallelism.pipeline": 3, "decode.parallelism.pipeline": 2}))
+    heard = report(staged)
+    assert len(heard.sidecars) == sum("-prefill-" in pod or "-decode-" in pod for pod in staged.pods) >= 5
+    assert status_of(staged, report=heard)["fingerprint"] == "f1"
+    for number in range(len(heard.sidecars)):
+        facts = [replace(each, fingerprint="f2") if n == number else each for n, each in enumerate(heard.sidecars)]
+        assert "fingerprint" not in status_of(staged, report=replace(heard, sidecars=tuple(facts)))
