@@ -67,10 +67,10 @@ images:  ## build the container images with docker, podman or buildah (ENGINE=bu
 e2e: $(VENV)/.installed $(MODEL)/config.json  ## images, helm install, a model served and removed on a real node (needs root)
 	PYTHONPATH=images $(BIN)/python tests/_support/e2e_command.py --json build/e2e.jsonl $(ARGS)
 
-# In turn, never at the same time: each measures what the machine can do. Links need root and are skipped without.
-BENCHES ?= transfer codecs link overlap crossover router
+# In turn, never at the same time: each measures what the machine can do. Links need root, stages a model too (make demo): skipped without.
+BENCHES ?= transfer codecs link overlap crossover router pipeline
 
-bench: $(VENV)/.installed  ## measure transfers, codecs, limited links and the router against limits of the same run, into build/bench/
+bench: $(VENV)/.installed  ## measure transfers, codecs, limited links, the router and stages against limits of the same run, into build/bench/
 	mkdir -p build/bench
 	for name in $(BENCHES); do $(BIN)/kvferry-runtime bench $$name --json build/bench/$$name.jsonl || exit 1; done
 

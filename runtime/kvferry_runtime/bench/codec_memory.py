@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvferry_runtime.bench.kv_samples import BLOCK_TOKENS, KvSample, Words
-from kvferry_runtime.codec.base import Codec, Rows
+from kvferry_runtime.codec.base import ChunkShape, Codec
 from kvferry_runtime.codec.error import layer_errors
+from kvferry_runtime.codec.paged_rows import BlockPool, PagedRows
 
 _SCALES_BYTES = 8
 """Room behind a slot for each row: methods of fixed ratio may exceed the raw size where rows are short."""
@@ -22,19 +23,21 @@ class CodecMemory:
         self.chunks = len(sample.words)
         self.lengths = [0] * self.chunks
         self._sinks = np.zeros_like(sample.words)
+        self._pools = [BlockPool(_blocks(words, sample.shape)) for words in (self.sources, self._sinks)]
         self._slots = np.zeros((self.chunks, sample.shape.raw_bytes + sample.shape.rows * _SCALES_BYTES), np.uint8)
-        self._order = _shuffled_blocks(self.chunks, sample.shape.tokens // BLOCK_TOKENS)
+        self._order = _shuffled_blocks(self.chunks, sample.shape.tokens // BLOCK_TOKENS).astype(np.uint64)
 
     def copy(self, chunk: int) -> None:
         source = self.sources[chunk]
         np.copyto(self._slots[chunk, : source.nbytes].view(np.uint16).reshape(source.shape), source)
 
     def encode(self, codec: Codec, chunk: int, *, shuffled: bool = False) -> None:
-        self.lengths[chunk] = codec.encode(self._rows(self.sources, chunk, shuffled), self.shape, self._slots[chunk])
+        rows = self._shuffled(0, chunk) if shuffled else [self.sources[chunk]]
+        self.lengths[chunk] = codec.encode(rows, self.shape, self._slots[chunk])
 
     def decode(self, codec: Codec, chunk: int, *, shuffled: bool = False) -> None:
         """What `encode` left in the chunk's slot."""
-        rows = self._rows(self._sinks, chunk, shuffled)
+        rows = self._shuffled(1, chunk) if shuffled else [self._sinks[chunk]]
         codec.decode(self._slots[chunk, : self.lengths[chunk]], self.shape, rows)
 
     def is_exact(self) -> bool:
@@ -46,11 +49,12 @@ class CodecMemory:
         pairs = zip(self.sources, self._sinks, strict=True)
         return max(max(layer_errors([source], sink, self.shape)) for source, sink in pairs)
 
-    def _rows(self, words: Words, chunk: int, shuffled: bool) -> Rows:
-        if not shuffled:
-            return [words[chunk]]
-        blocks = words.reshape(-1, BLOCK_TOKENS * self.shape.heads, self.shape.head_dim)
-        return [blocks[block] for block in self._order[chunk]]
+    def _shuffled(self, pool: int, chunk: int) -> PagedRows:
+        return self._pools[pool].part(self._order[chunk], 0, self.shape.rows)
+
+
+def _blocks(words: Words, shape: ChunkShape) -> Words:
+    return words.reshape(-1, BLOCK_TOKENS * shape.heads, shape.head_dim)
 
 
 def _shuffled_blocks(chunks: int, blocks_of_part: int) -> npt.NDArray[np.int64]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvferry_contract.config import TransportKind
 from kvferry_runtime.bench import network_command
+from kvferry_runtime.bench.pipeline import command as pipeline_command
 
 SIZES = "64KiB,1MiB,16MiB,256MiB"
 METHODS = "none,int8,fp8"
@@ -15,7 +16,7 @@ METHODS = "none,int8,fp8"
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `bench` to `kvferry-runtime`."""
     parser = subparsers.add_parser(
-        "bench", help="measure transfers, methods, limited links, overlap, peers and the router on this machine"
+        "bench", help="measure transfers, methods, limited links, overlap, stages, peers and the router on this machine"
     )
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
     transfer = benches.add_parser(
@@ -52,6 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     codecs.set_defaults(func=run_codecs)
     network_command.add_parsers(benches)
+    pipeline_command.add_parser(benches)
 
 
 def run_transfer(args: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvferry_contract.split import Split
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
 
@@ -14,9 +15,15 @@ LAYOUTS = {
 SMALL, COMMON = "smollm2-135m", "llama3-8b"
 
 
-def layout(name: str) -> KvLayout:
-    """Raises SettingsError: none has this name."""
+def layout(name: str, split: Split, stage: int) -> KvLayout:
+    """What one stage holds of it.
+
+    Raises:
+        SettingsError: none has this name.
+        SplitError: it cannot be split so.
+    """
     try:
-        return LAYOUTS[name]
+        whole = LAYOUTS[name]
     except KeyError:
         raise SettingsError(f"layout {name!r}: choose one of {', '.join(LAYOUTS)}") from None
+    return KvLayout.stage(whole.shapes, split.ranges(whole.total_layers)[stage])

@@ -24,7 +24,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 """Inside namespaces of their own, where nobody else has any."""
 
 _PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "iperf3": "iperf3"}
-_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-[ab]")
+_NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-\d+[ab]")
 _COMMAND_SECONDS = 20.0
 
 
@@ -82,14 +82,16 @@ class Link:
 
 
 @contextmanager
-def linked() -> Iterator[Link]:
+def linked(number: int = 0) -> Iterator[Link]:
     """Unlimited until `limit`; removed at the end, with what still runs inside.
+
+    number: of the link, where a process has several. They do not reach each other, so all have the same addresses.
 
     Raises:
         KvferryError: the kernel or a missing right does not allow it; says which command failed.
     """
     remove_stale()
-    names = [f"{PREFIX}-{os.getpid()}-{_started(os.getpid())}-{side}" for side in "ab"]
+    names = [f"{PREFIX}-{os.getpid()}-{_started(os.getpid())}-{number}{side}" for side in "ab"]
     ends = tuple(Namespace(name, address) for name, address in zip(names, ADDRESSES, strict=True))
     try:
         for end in ends:

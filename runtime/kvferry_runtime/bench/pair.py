@@ -11,12 +11,14 @@ from pathlib import Path
 
 from kvferry_contract import env, ports
 from kvferry_contract.config import Method, OverlapMode, Role, RuntimeConfig
+from kvferry_contract.split import Split
 from kvferry_runtime.bench import children
 from kvferry_runtime.bench.children import Child
 from kvferry_runtime.bench.layouts import layout
 from kvferry_runtime.bench.namespaces import Link
-from kvferry_runtime.bench.pods import RINGS, SIDECAR, Place, on_loopback, runtime_config, scratch, variables_of
+from kvferry_runtime.bench.pods import RINGS, SIDECAR, WHOLE, Place, on_loopback, runtime_config, scratch, variables_of
 from kvferry_runtime.errors import KvferryError
+from kvferry_runtime.layout import KvLayout
 
 START_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
@@ -26,14 +28,16 @@ _TIMEOUT_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the two pods are told to transfer. layout: a name in `layouts`."""
+    """How the two pods are told to transfer. layout: a name in `layouts`, of which they hold one stage's layers."""
 
     layout: str
     method: Method
     overlap: OverlapMode
+    split: Split = WHOLE
+    stage: int = 0
 
     def config(self, role: Role) -> RuntimeConfig:
-        return runtime_config(role, self.method, self.overlap, RINGS, _TIMEOUT_SECONDS)
+        return runtime_config(role, self.method, self.overlap, RINGS, _TIMEOUT_SECONDS, self.split, self.stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,11 @@ def places(link: Link | None) -> tuple[Place, Place]:
 class Pair:
     """A running pair. Use `running`."""
 
-    def __init__(self, producer: Child, consumer: Child, peer: str, layout_name: str) -> None:
+    def __init__(self, producer: Child, consumer: Child, peer: str, held: KvLayout) -> None:
         self._producer = producer
         self._consumer = consumer
         self._peer = peer
-        self._layout = layout(layout_name)
+        self._layout = held
 
     def prepare(self, tokens: int) -> None:
         """Memory for prompts of at most so many tokens on both sides."""
@@ -149,7 +153,8 @@ def running(setup: Setup, link: Link | None) -> Iterator[Pair]:
         for sidecar, stand_in in started:
             _wait_until_attached(sidecar, stand_in, deadline)
         (_, producer), (_, consumer) = started
-        yield Pair(producer, consumer, f"{where[0].address}:{ports.SIDECAR_PEER}", setup.layout)
+        held = layout(setup.layout, setup.split, setup.stage)
+        yield Pair(producer, consumer, f"{where[0].address}:{ports.SIDECAR_PEER}", held)
 
 
 _ROLES = (Role.PREFILL, Role.DECODE)

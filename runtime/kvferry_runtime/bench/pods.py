@@ -30,6 +30,7 @@ from kvferry_contract.split import Split
 AUTO_METHODS = (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8)
 """Among which `auto` may choose here."""
 SIDECAR = ("-m", "kvferry_runtime", "sidecar")
+WHOLE = Split(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,15 @@ def scratch() -> Iterator[Path]:
 
 
 def runtime_config(
-    role: Role, method: Method, overlap: OverlapMode, rings: Rings, timeout_seconds: float
+    role: Role,
+    method: Method,
+    overlap: OverlapMode,
+    rings: Rings,
+    timeout_seconds: float,
+    split: Split = WHOLE,
+    stage: int = 0,
 ) -> RuntimeConfig:
-    """Nothing is kept exact and no error is too large: what is measured is the method."""
+    """Nothing is kept exact and no error is too large: what is measured is the method. split: of both roles."""
     transfer = TransferConfig(
         transport=rings.transport,
         on_fallback=OnFallback.WARN,
@@ -92,14 +99,14 @@ def runtime_config(
         failure_policy=FailurePolicy.FAIL,
         timeout_seconds=timeout_seconds,
     )
-    group = GroupConfig("bench", "bench", "bench", role, 0, Split(1), Split(1), 1)
+    group = GroupConfig("bench", "bench", "bench", role, stage, split, split, 1)
     return RuntimeConfig(VERSION, ModelConfig("file:///bench", "", "bench", "/bench"), group, transfer, 1.0)
 
 
 def variables_of(folder: Path, place: Place, config: RuntimeConfig) -> dict[str, str]:
     """The environment of this pod's processes; makes its folder, its configuration and the key that all pods share."""
-    role = config.group.role
-    pod = folder / role.value
+    group = config.group
+    pod = folder / f"{group.role.value}-s{group.stage}"
     pod.mkdir()
     file, key = pod / "config.json", folder / "key"
     file.write_text(config.to_json())
@@ -107,11 +114,11 @@ def variables_of(folder: Path, place: Place, config: RuntimeConfig) -> dict[str,
         key.write_text(secrets.token_hex(32))
     return {
         env.CONFIG: str(file),
-        env.ROLE: role.value,
+        env.ROLE: group.role.value,
         env.RING_DIR: str(pod),
         env.KEY_FILE: str(key),
         env.POD_IP: place.address,
-        env.POD_NAME: f"bench-{role.value}-0",
+        env.POD_NAME: f"bench-{pod.name}-0",
         env.LOG_LEVEL: "warning",
         **place.variables,
     }

@@ -34,7 +34,7 @@ class StandIn:
 
     def __init__(self, role: Role, directory: Path, config: RuntimeConfig, layout_name: str) -> None:
         self._role = role
-        self._layout = layout(layout_name)
+        self._layout = layout(layout_name, config.group.split, config.group.stage)
         self._agent = HostAgent(directory, role, config.transfer)
         self._agent.start(self._layout, {"model": config.model.served_name}, lambda: 0.0)
         self._kv: RequestKv | None = None

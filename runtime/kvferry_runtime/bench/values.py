@@ -31,8 +31,8 @@ class RequestKv:
 
     def fill(self) -> None:
         """Write the values that both sides know."""
-        for index, tensor in enumerate(self._tensors):
-            tensor[:] = _expected(index, tensor.shape)
+        for layer, tensor in zip(self._layout.layers, self._tensors, strict=True):
+            tensor[:] = _expected(layer, tensor.shape)
 
     def clear(self) -> None:
         for tensor in self._tensors:
@@ -41,8 +41,8 @@ class RequestKv:
     def worst_error(self, tokens: int) -> float:
         """Of the first `tokens` tokens, as a share of the largest value of its token and head; 0 is bit for bit."""
         worst = 0.0
-        for index, tensor in enumerate(self._tensors):
-            found, source = tensor[:, :tokens], _expected(index, tensor.shape)[:, :tokens]
+        for layer, tensor in zip(self._layout.layers, self._tensors, strict=True):
+            found, source = tensor[:, :tokens], _expected(layer, tensor.shape)[:, :tokens]
             if np.array_equal(found, source):
                 continue
             ours, theirs = _floats(found), _floats(source)
@@ -51,8 +51,8 @@ class RequestKv:
         return worst
 
 
-def _expected(index: int, shape: tuple[int, ...]) -> Words:
-    values = np.random.default_rng(11 + index).standard_normal(_PERIOD, np.float32)
+def _expected(layer: int, shape: tuple[int, ...]) -> Words:
+    values = np.random.default_rng(11 + layer).standard_normal(_PERIOD, np.float32)
     whole = np.resize(values, shape)
     whole[..., ::_OUTLIER_EVERY] *= _OUTLIER_SIZE
     return (whole.view(np.uint32) >> 16).astype(np.uint16)

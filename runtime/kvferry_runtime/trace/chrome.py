@@ -47,10 +47,15 @@ def load(text: str, source: str) -> list[Trace]:
     Raises:
         SettingsError: it is no trace of ours.
     """
+    wrong = f"{source} is not a trace that kvferry-runtime wrote"
     try:
         document = json.loads(text)
-        if document["otherData"]["format"] != _FORMAT:
-            raise ValueError(f"format {document['otherData']['format']!r}, this version reads {_FORMAT!r}")
+    except (ValueError, RecursionError):
+        raise SettingsError(f"{wrong}: it is not JSON") from None
+    try:
+        found = document["otherData"]["format"]
+        if found != _FORMAT:
+            raise SettingsError(f"{wrong}, or not this version, which reads {_FORMAT!r}: its format is {found!r}")
         spans = [item for item in document["traceEvents"] if item["ph"] in ("X", "i")]
         return [
             Trace(
@@ -61,8 +66,8 @@ def load(text: str, source: str) -> list[Trace]:
             )
             for process in document["otherData"]["processes"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"{source} is not a trace that kvferry-runtime wrote: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SettingsError(f"{wrong}: parts that each trace has are missing in it, or are no such parts") from None
 
 
 def _process(pid: int, trace: Trace) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ A row has a strip for each phase, so that what overlaps in time stays apart: com
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kvferry_runtime.trace import axis
 from kvferry_runtime.trace.events import Event, Phase, Trace
@@ -37,13 +37,22 @@ def draw(traces: Sequence[Trace]) -> str:
     transfers = _transfers(traces)
     shown = dict(list(transfers.items())[-MAX_TRANSFERS:])
     heights = {transfer: len(_layers(events)) * _ROW + _AXIS for transfer, events in shown.items()}
-    picture = Picture(_WIDTH, _TOP + sum(heights.values()), f"Timeline of {len(shown)} transfers")
+    title = f"Timeline of {len(shown)} transfers"
+    picture = Picture(_WIDTH, _TOP + sum(heights.values()), title, _told(shown))
     _legend(picture, len(transfers), len(shown))
     top = _TOP
     for transfer, events in shown.items():
         _block(picture, transfer, events, top)
         top += heights[transfer]
     return picture.document()
+
+
+def _told(shown: Mapping[str, Sequence[Event]]) -> str:
+    """The same in words, in short."""
+    return " ".join(
+        f"Transfer {transfer}: {len(_layers(events))} layers in {max(event.ended_ns for event in events) / 1e6:.3g} ms."
+        for transfer, events in shown.items()
+    )
 
 
 def _transfers(traces: Sequence[Trace]) -> dict[str, list[Event]]:

@@ -57,10 +57,10 @@ def table(summary: Summary) -> str:
     """For people: one line for each phase, then what follows from them."""
     lines = [f"{'phase':<10}{'events':>8}{'MB':>11}{'total ms':>12}{'p50 ms':>10}{'p99 ms':>10}"]
     for times in summary.phases:
-        lines.append(
-            f"{times.phase.value:<10}{times.count:>8}{times.size / 1e6:>11.2f}{times.total * 1e3:>12.2f}"
-            f"{times.p50 * 1e3:>10.3f}{times.p99 * 1e3:>10.3f}"
-        )
+        total, p50, p99 = f"{times.total * 1e3:.2f}", f"{times.p50 * 1e3:.3f}", f"{times.p99 * 1e3:.3f}"
+        if not times.total:  # instants: they have no length to speak of
+            total = p50 = p99 = "-"
+        lines.append(f"{times.phase.value:<10}{times.count:>8}{times.size / 1e6:>11.2f}{total:>12}{p50:>10}{p99:>10}")
     share = "unknown" if summary.hidden_share is None else f"{summary.hidden_share:.1%}"
     lines.append(f"{summary.transfers} transfers; {summary.wire_seconds * 1e3:.2f} ms on the wire, hidden: {share}")
     if summary.dropped:

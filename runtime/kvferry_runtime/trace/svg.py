@@ -46,12 +46,13 @@ SERIES = ("blue", "orange", "green", "purple", "red", "teal", "brown", "grey")
 class Picture:
     """Collects elements; `document` gives the text. Sizes and places in pixels from the upper left corner."""
 
-    def __init__(self, width: float, height: float, title: str) -> None:
-        """title: for those who cannot see it."""
+    def __init__(self, width: float, height: float, title: str, description: str) -> None:
+        """title, description: for those who cannot see it."""
         self._head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_number(width)} {_number(height)}" '
-            f'width="{_number(width)}" height="{_number(height)}" role="img">\n'
-            f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n"
+            f'width="{_number(width)}" height="{_number(height)}" role="img" aria-labelledby="title description">\n'
+            f'<title id="title">{escape(title)}</title>\n<desc id="description">{escape(description)}</desc>\n'
+            f"<style>{_STYLE}</style>\n"
         )
         self._elements: list[str] = []
         self.rectangle(0, 0, width, height, "page")

@@ -85,9 +85,25 @@ def test_spans_of_one_thread_never_overlap(spans: list[tuple[int, int]]) -> None
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"traceEvents":[]}', '{"otherData":{"format":"another"},"traceEvents":[]}', "null"],
+    ("text", "why"),
+    [
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+        ("[]", "parts that each trace has are missing"),
+        ("{}", "parts that each trace has are missing"),
+        ("null", "parts that each trace has are missing"),
+        ('{"traceEvents":[]}', "parts that each trace has are missing"),
+        ('{"otherData":{"format":"another"},"traceEvents":[]}', "its format is 'another'"),
+    ],
 )
-def test_what_is_no_trace_of_ours_is_named(text: str) -> None:
-    with pytest.raises(SettingsError, match=r"x\.json is not a trace that kvferry-runtime wrote"):
+def test_what_is_no_trace_of_ours_is_told_why_in_words(text: str, why: str) -> None:
+    with pytest.raises(SettingsError, match=rf"x\.json is not a trace that kvferry-runtime wrote.*{why}") as caught:
+        chrome.load(text, "x.json")
+    assert "Error" not in str(caught.value)
+
+
+def test_other_versions_are_told_which_one_is_read() -> None:
+    text = '{"otherData":{"format":"kvferry timeline 0"},"traceEvents":[]}'
+    with pytest.raises(SettingsError, match=r"this version, which reads 'kvferry timeline 1': .* 'kvferry timeline 0'"):
         chrome.load(text, "x.json")

@@ -60,7 +60,7 @@ def test_nothing_at_all_is_a_picture_too() -> None:
 
 
 def test_text_and_attributes_are_escaped() -> None:
-    picture = Picture(10, 10, '<a> & "b"')
+    picture = Picture(10, 10, '<a> & "b"', "<c>")
     picture.text(0, 0, "<script>&", style='x" onload="y')
     picture.rectangle(0, 0, 1, 1, "blue", "<&>")
     root = ET.fromstring(picture.document())
@@ -71,7 +71,7 @@ def test_text_and_attributes_are_escaped() -> None:
 def test_both_themes_know_every_colour() -> None:
     assert LIGHT.keys() == DARK.keys()
     assert set(SERIES) | set(drawing.COLOURS.values()) <= LIGHT.keys()
-    document = Picture(1, 1, "").document()
+    document = Picture(1, 1, "", "").document()
     assert "prefers-color-scheme:dark" in document
     assert all(colour in document for colour in (*LIGHT.values(), *DARK.values()))
 

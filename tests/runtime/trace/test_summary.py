@@ -72,6 +72,14 @@ def test_times_and_bytes_of_a_phase() -> None:
     assert "4 older events were dropped" in summary.table(found)
 
 
+def test_instants_have_no_length_to_show() -> None:
+    instants = (_event(Phase.RECEIVED, moment, moment, size=500) for moment in (1, 2))
+    table = summary.table(summary.summarise([_trace(COMPUTED, *instants)]))
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
+    assert rows["received"] == ["2", "0.00", "-", "-", "-"]
+    assert rows["computed"] == ["1", "0.00", "10.00", "10.000", "10.000"]
+
+
 @pytest.mark.parametrize(
     ("count", "share", "rank"), [(1, 0.5, 1), (2, 0.5, 1), (3, 0.5, 2), (100, 0.99, 99), (7, 0.99, 7)]
 )
