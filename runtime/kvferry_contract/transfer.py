@@ -19,6 +19,8 @@ RESULT_FIELD = "kvferry"
 """Key under which engines and router put what happened into the last chunk (or the body) of an answer."""
 
 MAX_PEERS = 64
+MAX_HOST = 250
+"""Characters of a peer's host, which fits with its port into the 256 that messages take. Pods' names have far less."""
 MAX_DEADLINE_MS = 3_600_000
 _TRANSFER_ID = re.compile(r"[0-9a-f]{32}")
 _PEER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):([0-9]{1,5})")
@@ -91,4 +93,4 @@ def stage_transfer(transfer_id: str, decode_stage: int, decode_stages: int) -> s
 
 def _is_peer(text: object) -> bool:
     match = _PEER.fullmatch(text) if isinstance(text, str) else None
-    return match is not None and 0 < int(match[2]) < 65536
+    return match is not None and len(match[1]) <= MAX_HOST and 0 < int(match[2]) < 65536

@@ -50,11 +50,13 @@ class Group:
             return
         self._ring = LoopbackGroup(split.stages, activation_bytes, wrap)
         self.later = [
-            build_later_stage(folder, _settings(base, stage), self.agents[stage], self._over(stage), self._join(stage))
+            build_later_stage(
+                folder, stage_settings(base, stage), self.agents[stage], self._over(stage), self._join(stage)
+            )
             for stage in range(1, split.stages)
         ]
         self.engine = build_engine(
-            folder, _settings(base, 0), self.agents[0], self._over(0), self._join(0), self.leaving.append
+            folder, stage_settings(base, 0), self.agents[0], self._over(0), self._join(0), self.leaving.append
         )
 
     @property
@@ -87,6 +89,7 @@ def loopback_agents(fabric: Loopback, split: Split, **options: Any) -> list[KvAg
     return [LoopbackAgent(fabric, **options) for _ in range(split.stages)]
 
 
-def _settings(base: EngineSettings, stage: int) -> EngineSettings:
+def stage_settings(base: EngineSettings, stage: int) -> EngineSettings:
+    """Of one stage of a group."""
     hosts = tuple(f"stage-{number}" for number in range(base.split.stages))
     return dataclasses.replace(base, ring=RingSettings(stage, hosts, "loopback", hosts[stage], bytes(32), 10.0))

@@ -10,7 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kv_settings import transfer_config
 from kvferry_contract import env
 from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, Role, RuntimeConfig
 from kvferry_contract.split import Split
+from memory_limit import MemoryLimit
 
 NAME = "tiny"
 PORT = 8000
@@ -55,27 +57,52 @@ class StageProcess:
             return 0, str(error)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """How the processes of a group are started.
+
+    limits: of memory, one for each stage, or none. hosts: by which the stages know each other, in place of their
+    addresses. environ: variables beside their own.
+    """
+
+    dtype: str = "auto"
+    limits: Sequence[MemoryLimit] = ()
+    hosts: Sequence[str] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
 @contextlib.contextmanager
-def group(folder: Path, split: Split, scratch: Path) -> Iterator[list[StageProcess]]:
+def group(folder: Path, split: Split, scratch: Path, launch: Launch = Launch()) -> Iterator[list[StageProcess]]:
     """An aggregated model over a group of stages, all of them ready. What still runs at the end is killed."""
+    with starting(folder, split, scratch, launch) as stages:
+        wait_ready(stages)
+        yield stages
+
+
+def wait_ready(stages: Sequence[StageProcess]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    for stage in stages:
+        while stage.get("/readyz")[0] != 200:
+            assert stage.process.poll() is None and time.monotonic() < deadline, stage.log
+            time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def starting(folder: Path, split: Split, scratch: Path, launch: Launch = Launch()) -> Iterator[list[StageProcess]]:
+    """As `group`, not ready yet."""
     addresses = [f"127.{64 + stage}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}" for stage in range(split.stages)]
     key = scratch / "key"
     key.write_text("0123456789abcdef" * 4)
     with contextlib.ExitStack() as stack:
-        stages = [
-            stack.enter_context(_stage(folder, split, stage, addresses, key, scratch)) for stage in range(split.stages)
+        yield [
+            stack.enter_context(_stage(folder, split, stage, address, launch.hosts or addresses, scratch, launch))
+            for stage, address in enumerate(addresses)
         ]
-        deadline = time.monotonic() + START_SECONDS
-        for stage in stages:
-            while stage.get("/readyz")[0] != 200:
-                assert stage.process.poll() is None and time.monotonic() < deadline, stage.log
-                time.sleep(0.1)
-        yield stages
 
 
 @contextlib.contextmanager
 def _stage(
-    folder: Path, split: Split, stage: int, addresses: list[str], key: Path, scratch: Path
+    folder: Path, split: Split, stage: int, address: str, hosts: Sequence[str], scratch: Path, launch: Launch
 ) -> Iterator[StageProcess]:
     config, log = scratch / f"config-{stage}.json", scratch / f"stage-{stage}.log"
     place = GroupConfig("default", NAME, "r1", Role.AGGREGATED, stage, split, Split(1), 1)
@@ -83,16 +110,20 @@ def _stage(
     config.write_text(RuntimeConfig(VERSION, model, place, transfer_config(), drain_seconds=10.0).to_json())
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVFERRY_")}
     environ |= {
-        env.CONFIG: str(config), env.KEY_FILE: str(key), env.POD_IP: addresses[stage], env.GROUP_INDEX: "0",
-        env.STAGE_HOSTS: ",".join(addresses),
+        env.CONFIG: str(config), env.KEY_FILE: str(scratch / "key"), env.POD_IP: address, env.GROUP_INDEX: "0",
+        env.STAGE_HOSTS: ",".join(hosts), **launch.environ,
     }  # fmt: skip
+    command = [
+        sys.executable, "-m", "kvferry_runtime", "engine", "--port", str(PORT), "--kv-blocks", "400",
+        "--dtype", launch.dtype,
+    ]  # fmt: skip
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kvferry_runtime", "engine", "--port", str(PORT), "--kv-blocks", "400"],
+            launch.limits[stage].command(command) if launch.limits else command,
             env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
         )  # fmt: skip
     try:
-        yield StageProcess(addresses[stage], process, log)
+        yield StageProcess(address, process, log)
     finally:
         process.kill()
         process.wait()

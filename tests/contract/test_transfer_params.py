@@ -34,6 +34,7 @@ def test_what_the_router_writes_reads_back() -> None:
         ({"peers": ["host"]}, "peers"),
         ({"peers": ["host:99999"]}, "peers"),
         ({"peers": ["h:1"] * 65}, "peers"),
+        ({"peers": ["h" * 251 + ":1"]}, "peers"),
         ({"deadline_ms": 0}, "deadline_ms"),
         ({"deadline_ms": True}, "deadline_ms"),
         ({"deadline_ms": 10**9}, "deadline_ms"),

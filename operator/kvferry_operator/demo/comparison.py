@@ -16,15 +16,16 @@ TRANSFERRED = "transferred"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bytes and seconds; shares from 0 to 1. first_difference: index of the first token that differs.
+    """Bytes and seconds; shares from 0 to 1.
 
+    tokens: of the answer. first_difference: index of the first one that differs.
     mode: what the decode engine did for the KV cache, transferred or recomputed, with the reason.
     """
 
     title: str
     method: str
     prompt_tokens: int
-    output_tokens: int
+    tokens: tuple[int, ...]
     ttft_seconds: float
     aggregated_ttft_seconds: float
     bytes_raw: int
@@ -36,6 +37,10 @@ class Row:
     reason: str
     digests_equal: bool
     first_difference: int | None
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens)
 
     @property
     def tokens_equal(self) -> bool:
@@ -64,6 +69,7 @@ class Row:
             "prompt": self.title,
             "prompt_tokens": self.prompt_tokens,
             "output_tokens": self.output_tokens,
+            "tokens": list(self.tokens),
             "method": self.method,
             "ttft_s": self.ttft_seconds,
             "aggregated_ttft_s": self.aggregated_ttft_seconds,
@@ -89,7 +95,7 @@ def compare(
         title=title,
         method=method,
         prompt_tokens=routed.prompt_tokens,
-        output_tokens=len(routed.tokens),
+        tokens=routed.tokens,
         ttft_seconds=routed.ttft_seconds,
         aggregated_ttft_seconds=aggregated.ttft_seconds,
         bytes_raw=int(raw),

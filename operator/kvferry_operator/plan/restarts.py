@@ -3,8 +3,8 @@
 A group is whole when all its pods were ready at once, which is written down (`lives`). When it is torn (`tears`) its
 pods are deleted, so that all stages begin anew together: the first time at once, then after a pause that doubles, and
 at last no more. It is decided in one pass and done in the next one, which sees it written: whoever begins anew in
-between neither counts twice nor deletes pods that nobody counts. Only pods of the group that was whole are deleted, so
-that nothing is ever deleted for having been deleted.
+between neither counts twice nor deletes pods that nobody counts. Only pods of the group that was whole are deleted, and
+soon after that was decided, so that nothing is ever deleted for having been deleted, whatever clocks say.
 
 Not looked at are groups of one pod, those that are on their way out, and those of other revisions than the one that is
 asked for: their engines find each other again by themselves, or are replaced anyway.
@@ -26,6 +26,8 @@ from kvferry_operator.plan.tears import all_ready, survivors, tear
 
 FORGOTTEN_AFTER = timedelta(hours=1)
 """A group that was made anew longer ago than this begins to count again."""
+DELETED_WITHIN = timedelta(seconds=30)
+"""After the decision. What is left then was not deleted, or counts as left because a clock was set back, and is new."""
 _AT_ONCE = timedelta()
 
 
@@ -112,9 +114,9 @@ def _turn(life: Life | None, pods: Sequence[Member], stages: int, rules: Restart
     torn = tear(pods, stages, life.since, now)
     if torn is None and all_ready(pods, stages):
         return _Turn(_whole(life, pods, now))
-    if life.phase is Phase.GOING:
+    if life.phase is Phase.GOING and _is_just_decided(life, now):
         return _Turn(life, [pod for pod in left if not pod.leaving])
-    if life.phase is Phase.WHOLE:
+    if life.phase in (Phase.WHOLE, Phase.GOING):
         if torn is None:
             return _Turn(life)
         if torn.after:
@@ -146,6 +148,10 @@ def _decided(life: Life, rules: Restart, now: datetime) -> _Turn:
     if rest > _AT_ONCE:
         return _Turn(replace(life, phase=Phase.TORN), again=rest)
     return _Turn(replace(life, count=count + 1, at=now, phase=Phase.GOING), again=_AT_ONCE)
+
+
+def _is_just_decided(life: Life, now: datetime) -> bool:
+    return life.at is not None and abs(now - life.at) <= DELETED_WITHIN
 
 
 def _is_forgotten(life: Life, now: datetime) -> bool:

@@ -5,7 +5,7 @@ rule nothing is to be done: an engine ends when it loses a stage of its group, t
 when all have done so the group is whole again. What is left is told from the pods alone:
 
 * a pod is gone, or another took its place, while pods of before are still there;
-* an engine was ready before another one of its group began, and still says so: it did not notice;
+* an engine ended and is not ready again, and another one, ready since before, still says so: it did not notice;
 * an engine ends again and again, while no stage is in the way of the others.
 
 Pods that drain are waited for: requests that are open on them may still end well. So is a node that does not answer.
@@ -71,15 +71,20 @@ def _unnoticed(pods: Sequence[Member], now: datetime) -> Tear | None:
     unaware = _unaware(pods)
     if not unaware:
         return None
-    last = max(filter(None, (pod.ended for pod in pods)))
+    last = max(_ends(pods))
     why = f"pod {unaware[0].name} did not notice that another stage ended"
     return Tear(why, max(timedelta(), last + SETTLE - now))
 
 
 def _unaware(pods: Sequence[Member]) -> list[Member]:
     """Those that were ready before another's engine ended, and still are."""
-    ends = [pod.ended for pod in pods if pod.ended is not None]
+    ends = _ends(pods)
     return _ready_by(max(ends) - CLOCKS, pods) if ends else []
+
+
+def _ends(pods: Sequence[Member]) -> list[datetime]:
+    """Of engines that are not back. One that is ready again has all others in its group, whatever their clocks say."""
+    return [each.ended for each in pods if each.ended and not (each.ready_since and each.ready_since > each.ended)]
 
 
 def _ready_by(moment: datetime, pods: Sequence[Member]) -> list[Member]:

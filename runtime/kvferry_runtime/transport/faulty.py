@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -139,6 +139,7 @@ class FaultyConnection(Connection):
         self._loop = asyncio.get_running_loop()
         self._free_at = dict.fromkeys(Way, 0.0)
         self._timers: set[asyncio.TimerHandle] = set()
+        self._queued: deque[bytes] = deque()
         self._held: list[BufferFuture] = []
         self._lost: ConnectionLost | None = None
         self._resetting: asyncio.Task[None] | None = None
@@ -150,7 +151,8 @@ class FaultyConnection(Connection):
     def send_control(self, payload: bytes) -> None:
         faults = self._struck(Way.CONTROL)
         if self._lost is None and not _has(faults, FaultKind.DROP):
-            self._at(self._release(Way.CONTROL, faults), lambda: self._deliver_control(payload))
+            self._queued.append(payload)
+            self._at(self._release(Way.CONTROL, faults), self._deliver_control)
         if self._lost is not None:
             raise ConnectionLost(str(self._lost))
 
@@ -238,9 +240,10 @@ class FaultyConnection(Connection):
             timer = self._loop.call_at(when, due)
             self._timers.add(timer)
 
-    def _deliver_control(self, payload: bytes) -> None:
+    def _deliver_control(self) -> None:
+        """The oldest one, whosever turn it is: timers that are due at once come in any order, and late."""
         try:
-            self._inner.send_control(payload)
+            self._inner.send_control(self._queued.popleft())
         except ConnectionLost as error:
             self._lose(error)
 
@@ -254,6 +257,7 @@ class FaultyConnection(Connection):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+        self._queued.clear()
         for future in self._held:
             future.give_back(self._lost)
         self._held.clear()

@@ -25,7 +25,7 @@ from kvferry_runtime.transport.base import Connection, Lane, Listener, Transport
 from kvferry_runtime.transport.buffers import BufferFuture, checked_tag, lent_view
 from kvferry_runtime.transport.control import ControlChannel, connect_control, listen_control
 from kvferry_runtime.transport.interfaces import network_snapshot
-from kvferry_runtime.transport.ucx_native import destroy_worker, endpoint_lanes, forget_cancelled
+from kvferry_runtime.transport.ucx_native import destroy_worker, endpoint_lanes, forget_cancelled, holds_messages
 from kvferry_runtime.transport.ucx_settings import PREFIX, context_options
 
 log = logging.getLogger(__name__)
@@ -328,8 +328,7 @@ class _DataWay:
             return
         if steps == 0 and not self._scheduled:
             # Nothing to do and yet not to be armed: seen over shared memory, while the peer has to move first.
-            # Give it the core: turning here instead cost several times the CPU and most of the throughput,
-            # measured with two busy cores.
+            # Give it the core: turning here instead cost several times the CPU and most of the throughput.
             os.sched_yield()
         self._schedule()
 
@@ -366,10 +365,11 @@ class _DataWay:
             return
         self._loop.remove_reader(self._descriptor)
         if self._loans:
-            # Seen over shared memory: a send that waits for its receive behind others in mid-flight stays with UCX
-            # after the endpoint is cut, for as long as we looked, when the peer no longer takes anything.
+            # Seen over shared memory, with a peer that takes nothing: sends in mid-flight stay with UCX after the cut.
             log.warning("buffers taken from UCX by force", extra={"peer": self._peer, "buffers": len(self._loans)})
             destroy_worker(worker, (self._endpoint, *self._loans))
+        elif holds_messages(worker):
+            destroy_worker(worker, (self._endpoint,))
         elif self._endpoint is not None:
             forget_cancelled(self._endpoint.ucxx_ptr)
         self._endpoint = None

@@ -63,6 +63,26 @@ def forget_cancelled(endpoint: int) -> None:
     function(ctypes.c_void_p(endpoint))
 
 
+class _MessageInfo(ctypes.Structure):
+    """`ucp_tag_recv_info_t`."""
+
+    _fields_ = (("sender_tag", ctypes.c_uint64), ("length", ctypes.c_size_t))
+
+
+def holds_messages(worker: Any) -> bool:
+    """Whether messages for which no receive was posted lie in this worker, an object of the binding.
+
+    Its destructor would receive each of them first. The bytes of a large one are still with the peer, and never come
+    once the endpoint is closed: then the destructor waits for ever, and with it the thread that let the worker go.
+    """
+    probe = _library("libucp.so").ucp_tag_probe_nb
+    probe.restype = ctypes.c_void_p
+    every_tag = ctypes.c_uint64(0)
+    keep = ctypes.c_int(0)
+    found = probe(ctypes.c_void_p(worker.handle), every_tag, every_tag, keep, ctypes.byref(_MessageInfo()))
+    return found is not None
+
+
 def destroy_worker(worker: Any, dependents: Iterable[Any]) -> None:
     """Destroy what is behind this worker, an object of the binding, with all requests that it has, finished or not.
 

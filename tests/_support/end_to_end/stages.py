@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
 _NAME = "pipeline"
 _LONG_PROMPT = [random.Random(7).randrange(100, 49152) for _ in range(900)]
-_LONG_ANSWER = 400
+_LONG_ANSWER = 150
 _PROMPT_BLOCKS = 30
 """More than the router's own requests take, and fewer than the long prompt does."""
 _ENDS_SECONDS = 180.0

@@ -88,6 +88,7 @@ def test_the_json_line_has_the_names_that_other_tools_read() -> None:
         "prompt": "ferry",
         "prompt_tokens": 7,
         "output_tokens": 3,
+        "tokens": [1, 9, 3],
         "method": "fp8",
         "ttft_s": 0.25,
         "aggregated_ttft_s": 0.25,

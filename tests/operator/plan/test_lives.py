@@ -44,6 +44,7 @@ def test_what_is_written_is_read(known: dict[int, Life]) -> None:
         '{"0": 3}',
         '{"0": {}}',
         '{"0": {"since": "yesterday"}}',
+        '{"0": {"since": "9999-12-31T23:59:59Z"}}',
         '{"0": {"since": "2026-01-01T00:00:00Z", "count": -1}}',
         '{"0": {"since": "2026-01-01T00:00:00Z", "count": "1"}}',
         '{"0": {"since": "2026-01-01T00:00:00Z", "phase": "other"}}',

@@ -56,9 +56,12 @@ def until(cluster: SimulatedCluster, done: Callable[[], bool]) -> float:
     raise AssertionError(f"not within {cluster.now - began}: {cluster.plan().restarts}")
 
 
+def lives_of(workload: dict[str, Any]) -> str:
+    return str(workload["metadata"]["annotations"].get("kvferry.io/lives", ""))
+
+
 def lives(cluster: SimulatedCluster) -> dict[str, Any]:
-    texts = [each["metadata"]["annotations"].get("kvferry.io/lives", "") for each in cluster.workloads()]
-    found = [text for text in texts if text]
+    found = list(filter(None, map(lives_of, cluster.workloads())))
     assert len(found) <= 1, "on the first stage alone"
     return json.loads(found[0]) if found else {}
 
@@ -252,6 +255,44 @@ def test_a_group_whose_stage_ends_again_and_again_is_made_anew_once_it_had_serve
         each.do(each.plan())
         going = each.plan().restarts.pods
         assert [pod.uid for pod in going] == ([] if each is never else list(before.values()))
+
+
+def test_new_pods_are_not_deleted_for_ever_when_the_clock_was_set_back() -> None:
+    """They count as older than the group that was whole."""
+    cluster = serving()
+    lose(cluster, after=-3600)
+    cluster.bad["decode", cluster.plan().revisions.update] = 0
+    for _ in range(30):
+        turn(cluster, seconds=2)
+    new = group(cluster, 0)
+    assert len(new) == 3
+    for _ in range(30):
+        turn(cluster, seconds=2)
+    assert group(cluster, 0) == new
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_times_with_which_nobody_can_count_stop_nothing(time: str) -> None:
+    cluster = serving()
+    lose(cluster)
+    (text,) = (each["metadata"]["annotations"] for each in cluster.workloads() if lives_of(each))
+    text["kvferry.io/lives"] = json.dumps({"0": lives(cluster)["0"] | {"at": time, "count": 1}})
+    for name in group(cluster, 0):
+        ended = {"terminated": {"finishedAt": time}}
+        cluster.pods[name]["status"]["containerStatuses"][0]["lastState"] = ended
+    cluster.settle()
+    assert cluster.serving(Role.DECODE) == 2 and not cluster.plan().restarts.torn
+
+
+def test_pods_that_could_not_be_deleted_in_time_are_decided_on_again() -> None:
+    cluster = serving({"decode.restart": {"backoffSeconds": 5}})
+    lose(cluster)
+    cluster.do(cluster.plan())
+    cluster.now += timedelta(minutes=5)
+    assert cluster.plan().restarts.pods == ()
+    cluster.do(cluster.plan())
+    assert lives(cluster)["0"]["count"] == 2
+    assert len(cluster.plan().restarts.pods) == 2
 
 
 @settings(max_examples=15, deadline=None)

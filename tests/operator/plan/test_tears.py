@@ -84,9 +84,14 @@ SERVING = [pod(stage, ready=20) for stage in range(STAGES)]
             "pod p-s0-0 did not notice that another stage ended",
         ),
         (
-            "the same, and it is back",
-            [pod(0, ready=20), pod(1, ready=240, ended=201), pod(2, ready=240, ended=200)],
+            "the same, and it is on its way back",
+            [pod(0, ready=20), pod(1, ended=201), pod(2, ended=200)],
             "pod p-s0-0 did not notice that another stage ended",
+        ),
+        (
+            "all ended together and serve again, and the clock of one node is minutes ahead",
+            [pod(0, ready=140, ended=100), pod(1, ready=140, ended=100), pod(2, ready=260, ended=220)],
+            None,
         ),
         (
             "one ended while the group came up: the others had never been ready",

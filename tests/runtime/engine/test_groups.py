@@ -1,6 +1,7 @@
 """A model split over a group of stages answers as one engine does, and leaves nothing behind at any stage."""
 
 import asyncio
+import dataclasses
 import json
 import random
 import threading
@@ -13,16 +14,18 @@ from aiohttp.test_utils import TestClient, TestServer
 import reference_engines as engines
 import tiny_model
 from kvferry_contract.split import Split
-from kvferry_runtime.engine.reference import pipeline
+from kvferry_contract.transfer import MAX_DEADLINE_MS, MAX_HOST, MAX_PEERS, TransferParams
+from kvferry_runtime.engine.reference import group_words, pipeline
+from kvferry_runtime.engine.reference.building import load_parts
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.executor import StageExecutor
 from kvferry_runtime.engine.reference.gathering import Gathering
 from kvferry_runtime.engine.reference.stage_http import StageServer
-from kvferry_runtime.engine.stages import messages
+from kvferry_runtime.engine.stages import link_messages, messages
 from kvferry_runtime.engine.stages.loopback import LoopbackGroup
 from kvferry_runtime.errors import StageUnreachable
 from reference_engines import Completion, until
-from stage_groups import Group
+from stage_groups import Group, stage_settings
 
 LENGTHS = (1, 16, 255, 256, 257, 1100, 2000)
 SPLITS = (Split(2), Split(3, (1, 3, 1)), Split(5))
@@ -71,6 +74,23 @@ async def test_answers_are_those_of_one_engine(make_group, alone: Engine, split:
     assert [one.tokens for one in found] == [one.tokens for one in expected]
     assert [one.text for one in found] == [one.text for one in expected]
     await until(lambda: group.free)
+
+
+def test_stages_that_were_split_in_other_ways_are_not_of_one_group(folder: Path) -> None:
+    marks = [
+        load_parts(folder, stage_settings(dataclasses.replace(engines.SETTINGS, split=split), stage)).ring_marks
+        for split, stage in ((Split(2), 0), (Split(2), 1), (Split(2, (1, 4)), 1))
+    ]
+    assert marks[0] == marks[1] and marks[1] != marks[2]
+
+
+def test_whatever_transfer_an_engine_takes_other_stages_take_too() -> None:
+    """One that they could not read would end the group."""
+    peers = [f"{'h' * (MAX_HOST - len(str(peer)))}{peer}:65535" for peer in range(MAX_PEERS)]
+    raw = {"transfer_id": "f" * 32, "role": "decode", "peers": peers, "deadline_ms": MAX_DEADLINE_MS}
+    sent = group_words.transfer_sent(TransferParams.from_dict(raw))
+    carry = link_messages.Carry(messages.Place(0, 1, 1, sent, None), None)
+    assert link_messages.decode(link_messages.encode(carry)) == carry
 
 
 async def test_more_requests_than_blocks_rows_and_passes(make_group, alone: Engine) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tiny_model
@@ -129,3 +130,25 @@ def test_the_cache_is_as_large_as_wanted_or_as_memory_allows(tiny: Path, monkeyp
     monkeypatch.setattr(capacity, "free_host_bytes", lambda: block_bytes)
     with pytest.raises(SettingsError, match="more memory"):
         capacity.kv_blocks(model, None)
+
+
+def test_weights_that_are_loaded_leave_less_of_a_limit(tmp_path: Path) -> None:
+    """A cache that is sized by the whole limit would have the engine killed once it fills up."""
+    file = tmp_path / "memory.max"
+    file.write_text(str(100 << 30))
+    before = capacity.free_host_bytes(_meminfo(tmp_path), [str(file)])
+    weights = np.ones(16 << 20, np.float32)
+    after = capacity.free_host_bytes(_meminfo(tmp_path), [str(file)])
+    assert before < 100 << 30
+    assert before - after == pytest.approx(weights.nbytes, rel=0.25)
+    file.write_text("1000")
+    assert capacity.free_host_bytes(_meminfo(tmp_path), [str(file)]) == 0
+    file.write_text("max")
+    assert capacity.free_host_bytes(_meminfo(tmp_path), [str(file), str(tmp_path / "none")]) == 200 << 30
+
+
+def _meminfo(folder: Path) -> str:
+    """Of a machine with 200 GiB to spare."""
+    file = folder / "meminfo"
+    file.write_text(f"MemTotal: {400 << 20} kB\nMemAvailable: {200 << 20} kB\n")
+    return str(file)

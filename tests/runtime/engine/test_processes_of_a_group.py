@@ -10,8 +10,9 @@ import pytest
 
 import reference_engines as engines
 from kvferry_contract.split import Split
+from late_names import LateNames
 from reference_engines import until
-from stage_processes import NAME, StageProcess, group
+from stage_processes import NAME, Launch, StageProcess, group, starting, wait_ready
 
 pytestmark = pytest.mark.slow
 
@@ -66,3 +67,18 @@ async def test_a_killed_stage_ends_what_is_open_and_its_whole_group(tiny: Path, 
         assert "stage 1" in answer["error"]["message"]
         assert first.process.wait(30) == 1
         assert "stage 1" in first.log
+
+
+async def test_the_name_of_a_late_stage_is_awaited(tiny: Path, tmp_path: Path) -> None:
+    """Case 37: the group is complete once it has an address; until then nothing is ready and nothing ends."""
+    hosts = ["tiny-s0-0.tiny-s0", "tiny-s1-0.tiny-s1"]
+    (tmp_path / "resolver").mkdir()
+    names = LateNames(tmp_path / "resolver", hosts)
+    with starting(tiny, Split(2), tmp_path, Launch(hosts=hosts, environ=names.environ)) as stages:
+        names.appears(hosts[0], stages[0].address)
+        await until(lambda: names.asked(hosts[1]) >= 4, 60)
+        assert [stage.process.poll() for stage in stages] == [None, None]
+        assert all(stage.get("/readyz")[0] != 200 for stage in stages)
+        names.appears(hosts[1], stages[1].address)
+        wait_ready(stages)
+        assert stages[0].complete(prompt="x", max_tokens=2)[0] == 200

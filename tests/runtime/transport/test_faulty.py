@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -88,6 +89,16 @@ async def test_delay_keeps_the_order_of_control_and_holds_only_its_own_data() ->
         assert done == {receives[1]}
         assert [await pair.far.receive_control(LIMIT) for _ in range(2)] == [b"0", b"1"]
         assert await settled(*receives, *sends) == [None] * 4
+
+
+async def test_control_that_is_late_is_not_overtaken_when_the_loop_is_late_too() -> None:
+    async with sending_with(Fault(FaultKind.DELAY, Way.CONTROL, every=3, seconds=0.005)) as (pair, _):
+        payloads = [str(number).encode() for number in range(9)]
+        for payload in payloads:
+            pair.near.send_control(payload)
+            if payload in b"258":
+                time.sleep(0.01)  # noqa: ASYNC251  a loop that is busy with something else
+        assert [await pair.far.receive_control(LIMIT) for _ in payloads] == payloads
 
 
 async def test_reset_loses_the_connection_instead_of_the_message() -> None:

@@ -20,6 +20,7 @@ from kvferry_runtime.errors import ConnectionLost, TransportUnavailable
 from kvferry_runtime.transport import ucx
 from kvferry_runtime.transport.base import Connection
 from kvferry_runtime.transport.ucx import UcxTransport
+from kvferry_runtime.transport.ucx_native import holds_messages
 from transport_pairs import SECONDS, connected, dial, open_both, settled, transports
 
 WINDOW = ucx_peer.WINDOW
@@ -139,6 +140,42 @@ async def test_closing_in_mid_transfer_again_and_again_leaks_no_descriptor(kind:
             assert all(future.done() for future in futures)
         descriptors.append(process.num_fds())
     assert len(set(descriptors[1:])) == 1, descriptors
+
+
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_a_message_that_nobody_asked_for_is_known_of(kind: str) -> None:
+    near, far = transports(f"ucx-{kind}")
+    async with connected(near, far) as pair:
+        worker = pair.far._way._worker
+        assert not holds_messages(worker)
+        pair.near.send_data(memoryview(bytes(8)), 7)
+        asked = pair.far.receive_data(memoryview(bytearray(8)), 8)
+        pair.near.send_data(memoryview(bytes(8)), 8)
+        await asyncio.wait((asked,), timeout=10)
+        assert holds_messages(worker)
+        asked = pair.far.receive_data(memoryview(bytearray(8)), 7)
+        await asyncio.wait((asked,), timeout=10)
+        assert not holds_messages(worker)
+    await near.close()
+    await far.close()
+
+
+@pytest.mark.timeout(60, method="thread")  # a library that waits for ever hears no signal
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_closing_does_not_wait_for_the_rest_of_what_nobody_asked_for(kind: str) -> None:
+    """Of a message without a receive some has come, and the rest stays with a peer to which the way is cut."""
+    near, far = transports(f"ucx-{kind}")
+    source = memoryview(bytes(64 << 20))
+    for turns in range(12):
+        async with connected(near, far) as pair:
+            sent = pair.near.send_data(source, 7)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await pair.far.close(1)
+            await pair.near.close(1)
+            assert sent.done()
+    await near.close()
+    await far.close()
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("tcp", {"tcp"}), ("shm", {"sysv", "posix"})])

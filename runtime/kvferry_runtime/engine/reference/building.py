@@ -33,6 +33,7 @@ from kvferry_runtime.engine.reference.text import Tokenizer
 from kvferry_runtime.engine.reference.worker import StageWorker
 from kvferry_runtime.engine.stages.ring import StageRing
 from kvferry_runtime.errors import SettingsError
+from kvferry_runtime.layout import layers_text
 
 Join = Callable[[Mapping[str, str], int], StageRing]
 """Opens the ring of a group. Takes what all stages must share, and the largest activation in bytes."""
@@ -58,6 +59,12 @@ class Parts:
         """In bytes, of one pass."""
         itemsize: int = self.model.dtype.itemsize
         return max(PREFILL_CHUNK, self.rows) * self.model.hidden_size * itemsize
+
+    @property
+    def ring_marks(self) -> Mapping[str, str]:
+        """What all stages of a group must share: stages that were split in other ways skip layers or compute them
+        twice, and nothing else would tell."""
+        return {**self.marks, "stages.layers": ", ".join(layers_text(layers) for layers in self.place.own)}
 
     def pool(self, blocks: int, agent: KvAgent | None) -> KvPool:
         gpu = agent.device if isinstance(agent, DeviceAgent) else None
@@ -113,7 +120,7 @@ def build_engine(
     if join is None:
         engine = _engine(parts, settings, tokenizer, agent, ended, None, parts.rows, parts.blocks)
     else:
-        others = Gathering(join(parts.marks, parts.largest_activation), leaving)
+        others = Gathering(join(parts.ring_marks, parts.largest_activation), leaving)
         try:
             rows, blocks = others.agree(parts.rows, parts.blocks)
             engine = _engine(parts, settings, tokenizer, agent, ended, others.ring, rows, blocks)
@@ -136,7 +143,7 @@ def build_later_stage(
         StageUnreachable: the ring was not complete in time.
     """
     parts = load_parts(folder, settings)
-    ring = join(parts.marks, parts.largest_activation)
+    ring = join(parts.ring_marks, parts.largest_activation)
 
     def build_executor(report: Report, beat: Callable[[], None]) -> StageExecutor:
         return _executor(parts, settings, parts.rows, parts.pool(parts.blocks, agent), agent, report, beat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,17 +41,25 @@ def kv_blocks(model: Model, wanted: int | None) -> int:
     return blocks
 
 
-def free_host_bytes(meminfo: str = "/proc/meminfo") -> int:
-    """What the machine has available, or this container's limit if that is less."""
+def free_host_bytes(meminfo: str = "/proc/meminfo", limits: Sequence[str] = _CGROUP_LIMITS) -> int:
+    """What the machine has available, or what is left of this container's limit if that is less."""
     lines = dict(line.split(":", 1) for line in Path(meminfo).read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
-    return min([available, *(limit for path in _CGROUP_LIMITS if (limit := _limit(Path(path))) is not None)])
+    own = _own_bytes()
+    left = (max(0, limit - own) for path in limits if (limit := _limit(Path(path))) is not None)
+    return min([available, *left])
 
 
 def resident_bytes() -> int:
     """Memory of this process, what it uses of mapped files included."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _own_bytes() -> int:
+    """Memory of this process that the kernel cannot take back. What is mapped from files it can."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssAnon"].split()[0]) * 1024
 
 
 def _limit(path: Path) -> int | None:
