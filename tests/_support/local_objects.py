@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from kvferry_contract import env
 from kvferry_operator.api import names
 
 FAKE = str(Path(__file__).with_name("fake_container.py"))
+INSTANCE = f"m-{os.getpid()}"
+"""Addresses follow from names, and several test processes may run on one machine at the same time."""
 Manifest = dict[str, Any]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections import Counter
@@ -31,11 +32,15 @@ def nodes(control_plane: planes.ControlPlane) -> Iterator[None]:
 
 def test_whatever_the_step_the_next_operator_finishes_the_work(control_plane: planes.ControlPlane) -> None:
     spaces = {moment: ModelNamespace(control_plane, "killed") for moment in MOMENTS}
-    for moment, space in spaces.items():
-        space.create({"transfer.verify.required": False})
-        command = (sys.executable, str(Path(killed_operator.__file__)), moment)
-        with operator_process.running(space.kubeconfig, space.name, command=command) as operator:
-            assert operator.wait_end(60) == -signal.SIGKILL, f"{moment}: {operator.lines}"
+    with contextlib.ExitStack() as stack:
+        operators = {}
+        for moment, space in spaces.items():
+            space.create({"transfer.verify.required": False})
+            command = (sys.executable, str(Path(killed_operator.__file__)), moment)
+            running = operator_process.running(space.kubeconfig, space.name, command=command)
+            operators[moment] = stack.enter_context(running)
+        for moment, operator in operators.items():
+            assert operator.wait_end(90) == -signal.SIGKILL, f"{moment}: {operator.lines}"
     keys = {moment: space.uids("Secret") for moment, space in spaces.items()}
 
     with operator_process.running(control_plane.kubeconfig, *(space.name for space in spaces.values())) as operator:

@@ -59,17 +59,27 @@ def instance(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str
         yield policy, running
 
 
+@pytest.fixture(scope="module")
+def expected(aggregated_url: str) -> list[int]:
+    """What one engine answers to `PROMPT`."""
+
+    async def answer() -> list[int]:
+        async with serving.client() as client:
+            status, body = await client.complete(aggregated_url, PROMPT)
+            assert status == 200, body
+            return serving.tokens(body)
+
+    return asyncio.run(answer())
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_a_fault_in_mid_transfer(
-    instance: tuple[str, serving.Serving], fault: Fault, aggregated_url: str
+    instance: tuple[str, serving.Serving], fault: Fault, expected: list[int]
 ) -> None:
     policy, running = instance
     (prefill,), (decode,) = running.pods("prefill"), running.pods("decode")
     victim = prefill if fault.role == "prefill" else decode
     async with serving.client() as client:
-        status, body = await client.complete(aggregated_url, PROMPT)
-        assert status == 200
-        expected = serving.tokens(body)
         await transferred_again(client, running, expected)
 
         request = asyncio.create_task(client.complete(running.url, PROMPT))

@@ -56,12 +56,24 @@ async def _every_stage_moved_its_part(client: serving.Client, staged: serving.Se
             assert sent[field] == received[field], (field, sent, received)
 
 
+@pytest.fixture(scope="module")
+def expected(aggregated_url: str) -> list[int]:
+    """What one engine answers to `LONG`."""
+
+    async def answer() -> list[int]:
+        async with serving.client() as client:
+            status, body = await client.complete(aggregated_url, LONG)
+            assert status == 200, body
+            return serving.tokens(body)
+
+    return asyncio.run(answer())
+
+
 @pytest.mark.parametrize("stage", range(STAGES[0]))
 async def test_a_prefill_stage_that_is_killed_costs_no_answer_and_its_group_comes_back(
-    staged: serving.Serving, stage: int, aggregated_url: str
+    staged: serving.Serving, stage: int, expected: list[int]
 ) -> None:
     async with serving.client() as client:
-        expected = await _expected(client, aggregated_url)
         status, body = await _killed(client, staged, "prefill", stage)
         assert status == 200 and serving.tokens(body) == expected, body
         await _serves_again(client, staged, expected)
@@ -69,20 +81,13 @@ async def test_a_prefill_stage_that_is_killed_costs_no_answer_and_its_group_come
 
 @pytest.mark.parametrize("stage", range(STAGES[1]))
 async def test_a_decode_stage_that_is_killed_ends_the_request_and_its_group_comes_back(
-    staged: serving.Serving, stage: int, aggregated_url: str
+    staged: serving.Serving, stage: int, expected: list[int]
 ) -> None:
     """There is no other decode group that could take the request over."""
     async with serving.client() as client:
-        expected = await _expected(client, aggregated_url)
         status, body = await _killed(client, staged, "decode", stage)
         assert status >= 500 and body["error"]["message"], body
         await _serves_again(client, staged, expected)
-
-
-async def _expected(client: serving.Client, url: str) -> list[int]:
-    status, body = await client.complete(url, LONG)
-    assert status == 200
-    return serving.tokens(body)
 
 
 async def _killed(client: serving.Client, staged: serving.Serving, role: str, stage: int) -> tuple[int, dict[str, Any]]:

@@ -17,6 +17,7 @@ from kvferry_operator.cli.main import main
 from kvferry_operator.local import request, state
 from kvferry_operator.local.errors import CannotStart
 from kvferry_operator.local.record import Record
+from local_objects import INSTANCE
 
 # `up` takes the rendered objects; these have fake containers, the rest is the command's own way
 _UP = """
@@ -33,7 +34,7 @@ asyncio.run(up(Request(MODEL, tuple(local_objects.deployment()), options), sys.s
 _RAW = {
     "apiVersion": "kvferry.io/v1alpha1",
     "kind": "DisaggregatedModel",
-    "metadata": {"name": "m"},
+    "metadata": {"name": INSTANCE},
     "spec": {
         "model": {"uri": "file:///models/x", "cache": {"type": "hostPath", "path": "/var/lib/models"}},
         "engine": {"type": "reference"},
@@ -107,7 +108,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 def test_up_says_where_to_send_requests_and_others_see_it_until_down(terminal: Terminal) -> None:
     said = "\n".join(terminal.start())
-    assert "m is ready: send requests to http://127." in said
+    assert f"{INSTANCE} is ready: send requests to http://127." in said
     assert "curl http://127." in said and f"logs: {terminal.run_folder}" in said
     shown = terminal.kvferry("ps")
     assert shown.returncode == 0
@@ -122,9 +123,12 @@ def test_up_says_where_to_send_requests_and_others_see_it_until_down(terminal: T
     missing = terminal.kvferry("logs", "nobody")
     assert missing.returncode == 1 and "there are: m-decode-" in missing.stderr
     wrong = terminal.kvferry("down", "other")
-    assert (wrong.returncode, wrong.stderr) == (1, "kvferry local: no instance other runs here; running: m\n")
-    down = terminal.kvferry("down", "m")
-    assert (down.returncode, down.stdout) == (0, "default-m: stopped\n")
+    assert (wrong.returncode, wrong.stderr) == (
+        1,
+        f"kvferry local: no instance other runs here; running: {INSTANCE}\n",
+    )
+    down = terminal.kvferry("down", INSTANCE)
+    assert (down.returncode, down.stdout) == (0, f"default-{INSTANCE}: stopped\n")
     assert "nothing is left running" in terminal.end()
     assert terminal.clean
     assert terminal.kvferry("ps").stdout == "nothing runs here\n"

@@ -17,6 +17,7 @@ from kvferry_contract import endpoints
 from kvferry_operator.local import proc, session, state
 from kvferry_operator.local.errors import AlreadyRunning, CannotStart, LocalError, StartFailed
 from kvferry_operator.local.supervisor import Supervisor
+from local_objects import INSTANCE
 
 
 @pytest.fixture
@@ -56,10 +57,10 @@ async def test_pods_start_in_order_serve_and_leave_nothing(tmp_path: Path, optio
     journal = tmp_path / "journal"
     said: list[str] = []
     manifests = objects.deployment(tmp_path)
-    async with session.running("default", "m", manifests, options, said.append) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, said.append) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         record = supervisor.record
-        groups = endpoints.load((options.base / "default-m" / "endpoints.json").read_text())
+        groups = endpoints.load((options.base / f"default-{INSTANCE}" / "endpoints.json").read_text())
         environment = await asyncio.to_thread(fetch, record.url + "/env")
     notes = journal.read_text().splitlines()
     addresses = {pod.role: pod.address for pod in record.pods}
@@ -68,7 +69,7 @@ async def test_pods_start_in_order_serve_and_leave_nothing(tmp_path: Path, optio
     assert {(group.role, group.ready, group.engine, group.sidecars) for group in groups} == {
         (role, True, f"{addresses[role]}:8000", (f"{addresses[role]}:7400",)) for role in ("prefill", "decode")
     }
-    assert f"KVFERRY_ENDPOINTS=file://{options.base}/default-m/endpoints.json" in environment
+    assert f"KVFERRY_ENDPOINTS=file://{options.base}/default-{INSTANCE}/endpoints.json" in environment
     for role in ("prefill", "decode"):
         mine = [note.split(" ", 1)[1] for note in notes if role in note]
         assert mine == ["kvferry-sidecar starts", "engine starts", "engine stops", "kvferry-sidecar stops"]
@@ -80,13 +81,13 @@ async def test_pods_start_in_order_serve_and_leave_nothing(tmp_path: Path, optio
 
 
 async def test_a_container_that_dies_is_restarted_alone(options: session.Options) -> None:
-    async with session.running("default", "m", objects.deployment(), options, silent) as supervisor:
+    async with session.running("default", INSTANCE, objects.deployment(), options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         engine = container_of(supervisor, "decode", "engine")
         sidecar = container_of(supervisor, "decode", "kvferry-sidecar")
         proc.kill(engine, signal.SIGKILL)
         await until(lambda: not supervisor.record.ready)
-        text = (options.base / "default-m" / "endpoints.json").read_text()
+        text = (options.base / f"default-{INSTANCE}" / "endpoints.json").read_text()
         assert {group.role: group.ready for group in endpoints.load(text)} == {"prefill": True, "decode": False}
         await asyncio.wait_for(supervisor.wait_ready(), 10)
         assert container_of(supervisor, "decode", "engine") != engine
@@ -97,7 +98,7 @@ async def test_a_container_that_dies_is_restarted_alone(options: session.Options
 
 
 async def test_children_of_a_container_end_with_it(options: session.Options) -> None:
-    async with session.running("default", "m", objects.deployment(), options, silent) as supervisor:
+    async with session.running("default", INSTANCE, objects.deployment(), options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         child = proc.identity(int(await asyncio.to_thread(fetch, supervisor.record.url + "/fork")))
         assert child is not None
@@ -107,10 +108,10 @@ async def test_children_of_a_container_end_with_it(options: session.Options) -> 
 
 async def test_readiness_goes_and_comes_back(options: session.Options) -> None:
     manifests = objects.deployment()
-    async with session.running("default", "m", manifests, options, silent) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         pod = next(pod.name for pod in supervisor.record.pods if pod.role == "prefill")
-        mark = options.base / "default-m" / "pods" / pod / "volumes" / "tmp" / "unready"
+        mark = options.base / f"default-{INSTANCE}" / "pods" / pod / "volumes" / "tmp" / "unready"
         mark.touch()
         await until(lambda: not supervisor.record.ready)
         mark.unlink()
@@ -122,9 +123,9 @@ async def test_a_hanging_container_is_restarted_by_its_liveness_probe(options: s
     probe = {"exec": {"command": ["test", "!", "-e", "/scratch/unready"]}, "periodSeconds": 0.1, "failureThreshold": 2}
     engine = objects.container("engine", port=8000, livenessProbe=probe)
     manifests = [objects.stateful_set("m-decode", [engine])]
-    async with session.running("default", "m", manifests, options, silent) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
-        mark = options.base / "default-m" / "pods" / "m-decode-0" / "volumes" / "tmp" / "unready"
+        mark = options.base / f"default-{INSTANCE}" / "pods" / "m-decode-0" / "volumes" / "tmp" / "unready"
         mark.touch()
         await until(lambda: supervisor.record.pods[0].restarts > 0)
         mark.unlink()
@@ -136,16 +137,16 @@ async def test_init_containers_run_to_their_end_first(tmp_path: Path, options: s
     first = objects.container("first", arguments=["--exit", "0"])
     engine = objects.container("engine", port=8000)
     manifests = [objects.stateful_set("m-decode", [engine], [first], journal=tmp_path)]
-    async with session.running("default", "m", manifests, options, silent) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
     assert [line.split(" ", 1)[1] for line in journal.read_text().splitlines()][:2] == ["first starts", "engine starts"]
 
 
 async def test_the_second_of_two_with_the_same_name_is_refused(options: session.Options) -> None:
     manifests = objects.deployment()
-    async with session.running("default", "m", manifests, options, silent) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, silent) as supervisor:
         with pytest.raises(AlreadyRunning, match=rf"pid {os.getpid()}.*kvferry local down m.*--name"):
-            async with session.running("default", "m", manifests, options, silent):
+            async with session.running("default", INSTANCE, manifests, options, silent):
                 pass
         await asyncio.wait_for(supervisor.wait_ready(), 20)
     assert not options.base.exists()
@@ -192,7 +193,7 @@ async def test_what_cannot_run_here_is_refused_in_one_message(
     manifests: Callable[[], list[objects.Manifest]], message: str, options: session.Options
 ) -> None:
     with pytest.raises(LocalError, match=message) as caught:
-        async with session.running("default", "m", manifests(), options, silent):
+        async with session.running("default", INSTANCE, manifests(), options, silent):
             pass
     assert "\n" not in str(caught.value)
     assert not options.base.exists()
@@ -200,11 +201,11 @@ async def test_what_cannot_run_here_is_refused_in_one_message(
 
 
 async def test_a_port_in_use_is_named_with_the_way_out(options: session.Options) -> None:
-    async with session.running("default", "m", objects.deployment(), options, silent) as supervisor:
+    async with session.running("default", INSTANCE, objects.deployment(), options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         other = session.Options(models=None, base=options.base / "other", memory=options.memory)
         with pytest.raises(CannotStart, match=r"needs 127\.\d+\.\d+\.1:7401: another program has this port.*--name"):
-            async with session.running("default", "m", objects.deployment(), other, silent):
+            async with session.running("default", INSTANCE, objects.deployment(), other, silent):
                 pass
 
 
@@ -216,7 +217,9 @@ async def test_a_settings_error_of_the_runtime_ends_the_start(tmp_path: Path, op
     program.chmod(0o755)
     engine = objects.container("engine", port=8000, command=[str(program)], args=["engine"])
     with pytest.raises(StartFailed, match="pod m-decode-0, container engine cannot start: model: no such thing"):
-        async with session.running("default", "m", [objects.stateful_set("m-decode", [engine])], options, silent) as up:
+        async with session.running(
+            "default", INSTANCE, [objects.stateful_set("m-decode", [engine])], options, silent
+        ) as up:
             await asyncio.wait_for(up.wait_ready(), 10)
     assert not options.base.exists()
 
@@ -248,7 +251,9 @@ async def test_a_settings_error_found_after_the_startup_probe_ends_the_start_too
     program.chmod(0o755)
     engine = objects.container("engine", port=8000, command=[str(program)], args=["engine"])
     with pytest.raises(StartFailed, match="container engine cannot start: model: its weights are damaged"):
-        async with session.running("default", "m", [objects.stateful_set("m-decode", [engine])], options, silent) as up:
+        async with session.running(
+            "default", INSTANCE, [objects.stateful_set("m-decode", [engine])], options, silent
+        ) as up:
             await asyncio.wait_for(up.wait_ready(), 10)
     assert not options.base.exists()
 
@@ -256,7 +261,7 @@ async def test_a_settings_error_found_after_the_startup_probe_ends_the_start_too
 async def test_a_crash_is_tried_again_and_its_last_words_are_shown(options: session.Options) -> None:
     engine = objects.container("engine", port=8000, arguments=["--exit", "2", "--say", "not today"])
     said: list[str] = []
-    async with session.running("default", "m", [objects.stateful_set("m-decode", [engine])], options, said.append):
+    async with session.running("default", INSTANCE, [objects.stateful_set("m-decode", [engine])], options, said.append):
         await until(lambda: sum("starts again in" in line for line in said) >= 2)
     assert said[0] == "m-decode-0 engine: ended (exit status 2), starts again in 1 s\n    not today"
     assert "starts again in 2 s" in said[1]
@@ -266,9 +271,9 @@ async def test_a_crash_is_tried_again_and_its_last_words_are_shown(options: sess
 async def test_logs_can_be_kept(tmp_path: Path, options: session.Options) -> None:
     engine = objects.container("engine", port=8000, arguments=["--say", "hello"])
     kept = session.Options(models=None, logs=tmp_path / "logs", base=options.base, memory=options.memory)
-    async with session.running("default", "m", [objects.stateful_set("m-decode", [engine])], kept, silent) as up:
+    async with session.running("default", INSTANCE, [objects.stateful_set("m-decode", [engine])], kept, silent) as up:
         await asyncio.wait_for(up.wait_ready(), 10)
-    assert "hello" in (tmp_path / "logs" / "m" / "m-decode-0" / "engine.log").read_text()
+    assert "hello" in (tmp_path / "logs" / INSTANCE / "m-decode-0" / "engine.log").read_text()
     assert not options.base.exists()
 
 
@@ -279,7 +284,7 @@ import local_objects
 from kvferry_operator.local import session
 async def main():
     options = session.Options(models=None, base=Path(sys.argv[1]), memory=Path(sys.argv[2]))
-    async with session.running("default", "m", local_objects.deployment(), options, print) as supervisor:
+    async with session.running("default", sys.argv[3], local_objects.deployment(), options, print) as supervisor:
         await supervisor.wait_ready()
         print(supervisor.record.to_json().replace("\\n", ""), flush=True)
         await asyncio.Event().wait()
@@ -295,11 +300,12 @@ async def test_sigkill_of_the_supervisor_leaves_no_process_and_no_file(options: 
         _SUPERVISOR,
         str(options.base),
         str(options.memory),
+        INSTANCE,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": support},
     )
     assert child.stdout is not None
-    folder = options.base / "default-m"
+    folder = options.base / f"default-{INSTANCE}"
     try:
         async with asyncio.timeout(20):
             while not (line := await child.stdout.readline()).startswith(b"{"):
@@ -317,5 +323,5 @@ async def test_sigkill_of_the_supervisor_leaves_no_process_and_no_file(options: 
     assert len(processes) == 6
     assert not any(process is not None and proc.alive(process) for process in processes)
     assert not list(options.memory.iterdir())
-    async with session.running("default", "m", objects.deployment(), options, silent) as supervisor:
+    async with session.running("default", INSTANCE, objects.deployment(), options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)

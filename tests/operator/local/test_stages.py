@@ -23,6 +23,7 @@ from kvferry_operator.local.errors import CannotStart
 from kvferry_operator.local.objects import splits_of
 from kvferry_operator.local.record import ContainerRecord, Phase, PodRecord, Record
 from kvferry_operator.local.supervisor import Supervisor
+from local_objects import INSTANCE
 
 
 def rendered(prefill: int = 2, decode: int = 2, **spec: Any) -> list[dict[str, Any]]:
@@ -123,7 +124,7 @@ async def test_a_model_with_too_few_layers_starts_nothing(tmp_path: Path) -> Non
         models=tmp_path / "models", model_path="/models/x", base=tmp_path / "run", memory=_folder(tmp_path / "shm")
     )
     with pytest.raises(CannotStart, match=r"spec\.prefill\.parallelism: 3 pipeline stages for a model of 2 layers"):
-        async with session.running("default", "m", rendered(prefill=3), options, lambda _: None):
+        async with session.running("default", INSTANCE, rendered(prefill=3), options, lambda _: None):
             pass
     assert not options.base.exists()
 
@@ -157,7 +158,7 @@ async def test_a_group_that_loses_an_engine_ends_and_comes_back_as_a_whole(
     manifests = [*objects.staged_role("prefill", 2, replicas=2), *objects.staged_role("decode", 1)]
     options = session.Options(models=None, base=tmp_path / "run", memory=_folder(tmp_path / "shm"))
     said: list[str] = []
-    async with session.running("default", "m", manifests, options, said.append) as supervisor:
+    async with session.running("default", INSTANCE, manifests, options, said.append) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         engines, sidecars = processes(supervisor, "engine"), processes(supervisor, "kvferry-sidecar")
         lost = engines["m-prefill-ab12cd34-s1-0"]
@@ -165,7 +166,7 @@ async def test_a_group_that_loses_an_engine_ends_and_comes_back_as_a_whole(
         proc.kill(lost, signal.SIGKILL)
 
         def groups() -> dict[tuple[str, int], bool]:
-            text = (options.base / "default-m" / "endpoints.json").read_text()
+            text = (options.base / f"default-{INSTANCE}" / "endpoints.json").read_text()
             return {(group.role, group.ordinal): group.ready for group in endpoints.load(text)}
 
         whole = {("prefill", 0): True, ("prefill", 1): True, ("decode", 0): True}
@@ -187,7 +188,9 @@ async def test_no_engine_of_a_group_starts_while_an_old_one_is_there(
     monkeypatch.setattr(bond, "GRACE_SECONDS", 2.0)  # longer than the back-off
     options = session.Options(models=None, base=tmp_path / "run", memory=_folder(tmp_path / "shm"))
     said: list[str] = []
-    async with session.running("default", "m", objects.staged_role("decode", 3), options, said.append) as supervisor:
+    async with session.running(
+        "default", INSTANCE, objects.staged_role("decode", 3), options, said.append
+    ) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
         old = processes(supervisor, "engine")
         first = next(iter(old.values()))
@@ -213,7 +216,7 @@ async def test_a_group_of_which_one_engine_is_ending_can_be_stopped(
     options = session.Options(models=None, base=tmp_path / "run", memory=_folder(tmp_path / "shm"))
     async with asyncio.timeout(30):
         manifests = objects.staged_role("decode", 2)
-        async with session.running("default", "m", manifests, options, lambda _: None) as supervisor:
+        async with session.running("default", INSTANCE, manifests, options, lambda _: None) as supervisor:
             await supervisor.wait_ready()
             lost = processes(supervisor, "engine")["m-decode-ab12cd34-s1-0"]
             assert lost is not None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from eventually import eventually
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import OverlapMode, Role
 from kvferry_runtime.agent.base import LoadResult
@@ -34,13 +36,13 @@ def events(tmp_path: Path) -> dict[Role, tuple[Event, ...]]:
         recorders[role] = Recorder(role.value)
         config = transfer_config(overlap=OverlapMode.LAYERWISE)
         agents[role] = HostAgent(folder, role, config, recorder=recorders[role])
-    with sidecars[Role.PREFILL], sidecars[Role.DECODE]:
+    with sidecars[Role.PREFILL], sidecars[Role.DECODE], ExitStack() as stack:
         for role, agent in agents.items():
+            stack.callback(agent.close, 5.0)
             agent.start(layout, {"model": "tiny"}, lambda: 0.0)
             sidecars[role].attach()
+            eventually(lambda agent=agent: agent.state().attached, "attached")
         _move(agents, sidecars)
-        for agent in agents.values():
-            agent.close(5.0)
     return {role: recorder.trace().events for role, recorder in recorders.items()}
 
 

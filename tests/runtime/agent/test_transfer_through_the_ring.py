@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eventually import eventually
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Role
 from kvferry_runtime.agent.base import LoadResult
@@ -35,6 +36,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[HostAgent, ScriptedSidecar, HostAgent
             stack.callback(agent.close, 5.0)
             agent.start(kv_layout(LAYERS), {"model": "tiny"}, lambda: 0.0)
             sidecar.attach()
+            eventually(lambda agent=agent: agent.state().attached, "attached")
             ends += [agent, sidecar]
         yield tuple(ends)  # type: ignore[misc]
 
