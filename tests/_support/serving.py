@@ -252,5 +252,17 @@ async def client() -> AsyncIterator[Client]:
         yield Client(session)
 
 
+def answer_of(url: str, prompt: Sequence[int]) -> list[int]:
+    """The tokens that one engine answers with, for fixtures: no event loop may run."""
+
+    async def answer() -> list[int]:
+        async with client() as asking:
+            status, body = await asking.complete(url, prompt)
+            assert status == 200, body
+            return tokens(body)
+
+    return asyncio.run(answer())
+
+
 def tokens(body: Mapping[str, Any]) -> list[int]:
     return [int(token) for token in body["choices"][0]["token_ids"]]

@@ -61,15 +61,7 @@ def instance(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str
 
 @pytest.fixture(scope="module")
 def expected(aggregated_url: str) -> list[int]:
-    """What one engine answers to `PROMPT`."""
-
-    async def answer() -> list[int]:
-        async with serving.client() as client:
-            status, body = await client.complete(aggregated_url, PROMPT)
-            assert status == 200, body
-            return serving.tokens(body)
-
-    return asyncio.run(answer())
+    return serving.answer_of(aggregated_url, PROMPT)
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())

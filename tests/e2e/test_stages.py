@@ -58,15 +58,7 @@ async def _every_stage_moved_its_part(client: serving.Client, staged: serving.Se
 
 @pytest.fixture(scope="module")
 def expected(aggregated_url: str) -> list[int]:
-    """What one engine answers to `LONG`."""
-
-    async def answer() -> list[int]:
-        async with serving.client() as client:
-            status, body = await client.complete(aggregated_url, LONG)
-            assert status == 200, body
-            return serving.tokens(body)
-
-    return asyncio.run(answer())
+    return serving.answer_of(aggregated_url, LONG)
 
 
 @pytest.mark.parametrize("stage", range(STAGES[0]))
