@@ -109,6 +109,11 @@ async def test_a_container_that_restarts_while_the_group_forms_finds_its_place(p
                 await each.said("complete")
 
 
+def new_threads(others: set[threading.Thread]) -> list[threading.Thread]:
+    """Of ours; others: that were there before."""
+    return [each for each in threading.enumerate() if each not in others and each.name.startswith("kvferry")]
+
+
 async def test_connecting_and_closing_leaves_nothing_behind(port: int) -> None:
     def once() -> None:
         rings = [NetworkRing(own, {}, 1 << 16) for own in settings(2, port)]
@@ -125,10 +130,10 @@ async def test_connecting_and_closing_leaves_nothing_behind(port: int) -> None:
             ring.close(5)
 
     await asyncio.to_thread(once)  # what the libraries keep for ever
-    files = descriptors()
+    files, others = descriptors(), set(threading.enumerate())
     for _ in range(3):
         await asyncio.to_thread(once)
-    eventually(lambda: not [each for each in threading.enumerate() if each.name.startswith("kvferry")], "no threads")
+    eventually(lambda: not new_threads(others), "no threads")
     assert descriptors() <= files
 
 
@@ -151,6 +156,7 @@ def test_without_ucx_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_loopback_group_is_a_ring_like_the_real_one() -> None:
+    others = set(threading.enumerate())
     heard: queue.Queue[AnyMessage] = queue.Queue()
     lost: queue.Queue[str] = queue.Queue()
 
@@ -166,7 +172,7 @@ def test_the_loopback_group_is_a_ring_like_the_real_one() -> None:
         assert heard.get(timeout=10) == Result(5, [32])
         group.rings[1].close(5)
         assert lost.get(timeout=10) == "stage 1 (stage-1) shuts down"
-    assert not [each for each in threading.enumerate() if each.name.startswith("kvferry")]
+    assert not new_threads(others)
 
 
 def test_the_transport_of_pods_is_ucx() -> None:
