@@ -49,10 +49,7 @@ class BareChain:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """One side's shared memory: `count` slots of `size` bytes, and the sockets that hand them on.
-
-    full: a byte came for a slot with something in it. free: a byte came for a slot that may be written again.
-    """
+    """One side's shared memory: `count` slots of `size` bytes."""
 
     memory: mmap.mmap
     size: int
@@ -91,6 +88,9 @@ def measure(chunk_bytes: int, slots: int, memory_bytes: int, rounds: int) -> Bar
                 strict=True,
             )
         ]
+        # the parts alone hold these now, so that one that dies ends its neighbours, and at last `start`
+        for end in (*ours, *theirs, start[1], stream, accepted):
+            end.close()
         start[0].settimeout(TIMEOUT_S)
         try:
             for _ in ("produce", "consume"):
@@ -127,6 +127,7 @@ def _part(name: str, sizes: list[str], descriptors: tuple[int, ...]) -> Iterator
     arguments = [name, *sizes, *(str(descriptor) for descriptor in descriptors)]
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "kvferry_runtime.bench.bare_chain", *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=descriptors,
         text=True,
@@ -136,8 +137,9 @@ def _part(name: str, sizes: list[str], descriptors: tuple[int, ...]) -> Iterator
     finally:
         process.kill()
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def _byte(stream: socket.socket) -> None:
@@ -209,10 +211,11 @@ def main(arguments: list[str]) -> None:
         socket.socket(fileno=hand) as hands,
         socket.socket(fileno=other) as stream,
     ):
-        stream.setblocking(True)  # whoever dies closes its ends, which ends the others
+        stream.setblocking(True)
         cpu = _RUN[arguments[0]](Slots(memory, size, count), hands, stream, chunks, rounds)
         sys.stdout.write(f"{cpu}\n")
         sys.stdout.flush()
+        sys.stdin.read()  # until all parts are through: its neighbours may still have a slot to hand back
         os._exit(0)  # numpy still looks at the memory map, which so cannot be closed
 
 

@@ -108,9 +108,12 @@ def _engine_to_engine(
     yield _against("transfer.cpu_s_per_gb", none.cpu_s_per_gb, "s/GB", limit.chain_cost, none)
     # of the cores' time, while the chain runs: what is left of it is spent waiting for each other
     yield _against("transfer.cores_busy", none.goodput * none.cpu_s_per_gb, "cores", float(limit.cores), none)
-    yield _against("transfer.limit.bare_chain", unsafe.goodput, "GB/s", limit.chain_bound, none)
-    yield _against("transfer.limit.bare_chain_cpu_s_per_gb", unsafe.cpu_s_per_gb, "s/GB", limit.chain_cost, none)
-    yield _against("transfer.against_bare_chain", none.goodput, "GB/s", unsafe.goodput, none)
+    for name, value, unit, against in (
+        ("bare_chain", unsafe.goodput, "GB/s", limit.chain_bound),
+        ("bare_chain_cpu_s_per_gb", unsafe.cpu_s_per_gb, "s/GB", limit.chain_cost),
+    ):
+        yield Figure(f"transfer.limit.{name}", value, unit, against, value / against, ROUNDS)
+    yield _in_turn("transfer.against_bare_chain", "GB/s", [one.goodput for one in ours], [one.goodput for one in bare])
 
 
 def _fragmented(chain: Chain, plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
