@@ -9,6 +9,9 @@ more things hold:
 * A role's new groups run ahead of the slowest role's ready ones by no more than its lead, so that a half that fails
   to come up stops the other. A role that only waits for the other to let go of the old revision holds nobody up.
 * A single group that may not surge is replaced in place, but only once the other role has a new group ready.
+* Old revisions that serve only together can fill a role up with a group of each. Then the new revision never gets its
+  first one, so the lesser of them go, as a whole, once the new one has all other roles ready. As with a Deployment it
+  is the number that serves which gives way and not the surge, for which the cluster may have no room.
 
 What is broken counts for nothing and goes first. Where nothing serves there is nothing to protect, and everything
 comes up at once.
@@ -114,6 +117,8 @@ class _Exchange:
                 if revision not in viable:
                     self._keep(revision, needs)
         stuck = [role for role in self.limits if not self._make_room(role)]
+        for role in self.limits:
+            self._part_with_surplus(role, viable)
         new = {role: self._grown(role, bool(viable)) for role in self.limits}
         return Sizes(new, dict(self.kept), _explain(stuck))
 
@@ -183,6 +188,15 @@ class _Exchange:
             self.kept[place] = size
             return True
         return True
+
+    def _part_with_surplus(self, role: Role, viable: Sequence[OldRevision]) -> None:
+        """Give up old revisions, the least one first and never the best, while all that they keep fills the role up."""
+        if self.new[role].declared or self.limits[role].wanted == 0 or not self._others_came(role):
+            return
+        for revision in reversed(viable[1:]):
+            if self._kept_of(role) < self.limits[role].most:
+                return
+            self.kept |= {(each, revision.revision): 0 for each in revision.cohorts}
 
     def _grown(self, role: Role, guarded: bool) -> int:
         """New groups of the role. guarded: an old revision serves meanwhile."""

@@ -154,6 +154,22 @@ def test_two_old_revisions_do_not_both_wait_for_a_group_that_is_replaced_in_plac
     assert cluster.fleet.revisions == (cluster.plan().revisions.update,)
 
 
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (3, 1), (3, 2)])
+def test_old_revisions_that_serve_only_together_do_not_fill_a_role_up_for_ever(sizes: tuple[int, int]) -> None:
+    """With a change in the middle of a rollout, at any moment of it: something serves all the time, and it ends."""
+    for moves in range(12):
+        cluster = installed(spec(*sizes))
+        for restart in ("next", "third"):
+            cluster.raw = spec(*sizes, restart=restart)
+            for _ in range(moves):
+                turn(cluster)
+                assert min(cluster.serving(PREFILL), cluster.serving(DECODE)) >= 1, f"{moves} moves: {restart}"
+        for _ in range(60):
+            turn(cluster)
+            assert min(cluster.serving(PREFILL), cluster.serving(DECODE)) >= 1, f"{moves} moves"
+        assert cluster.fleet.revisions == (cluster.plan().revisions.update,), f"{moves} moves: {cluster.plan().why}"
+
+
 def test_broken_groups_below_healthy_ones_do_not_block_a_role_that_may_not_surge() -> None:
     limits = {f"{role}__rollout": {"maxSurge": 0, "maxUnavailable": 1} for role in ("prefill", "decode")}
     cluster = installed(spec(3, 3, **limits))
