@@ -92,7 +92,7 @@ class ModelConfig:
 class GroupConfig:
     """Which part of the model this pod is. `name` and `revision` are the object's; stage counts from 0.
 
-    split: of this pod's role. peer_split: of the role with which it exchanges KV; one stage where there is none.
+    split: of this pod's role. peer_split: of the role with which it exchanges KV; its own where there is none.
     """
 
     namespace: str

@@ -13,7 +13,7 @@ MODEL_DIR = "KVFERRY_MODEL_DIR"
 """Folder in which models are mounted or cached (engine)."""
 
 KEY_FILE = "KVFERRY_KEY_FILE"
-"""File that holds the model's shared key (sidecar)."""
+"""File that holds the model's shared key (sidecar; engine with pipeline stages)."""
 
 POD_IP = "KVFERRY_POD_IP"
 """Address to listen on and to be reached at (engine, sidecar, router)."""
@@ -22,7 +22,7 @@ POD_NAME = "KVFERRY_POD_NAME"
 """Name of the pod, for logs and the group id (engine, sidecar, router)."""
 
 GROUP_INDEX = "KVFERRY_GROUP_INDEX"
-"""Which of its role's groups the pod belongs to, from 0; only with pipeline stages (others' values refer to it)."""
+"""Which of its role's groups the pod belongs to, from 0; with pipeline stages (engine; others' values refer to it)."""
 
 STAGE_HOSTS = "KVFERRY_STAGE_HOSTS"
 """Host names of the pods of this group by stage, with commas between them; only with pipeline stages (engine)."""

@@ -28,7 +28,7 @@ created; what is to be changed is looked at (`get`) and applied (`patch`). There
 - apiGroups: [apps]
   resources: [statefulsets/scale]
   verbs: [patch]
-# the key that a model's sidecars share: made once, never read
+# the key that a model's pods share: made once, never read
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvferry_operator.demo.measure import Answer
-from kvferry_operator.local.transfers import StageTransfer, Transfer
+from kvferry_operator.local.transfers import StageTransfer, Transfer, senders_of
 
 LOSSLESS = ("none", "lossless")
 """Methods that may not change an answer by a single token."""
@@ -119,9 +119,8 @@ def _busiest_seconds(transfers: Iterable[StageTransfer | None]) -> float:
     stages of decode."""
     busy: dict[str, float] = {}
     for transfer in filter(None, transfers):
-        peers = str(transfer.received.get("peer", "")).split(",")
-        for peer, record in zip(peers, transfer.sent, strict=True):
-            busy[peer] = busy.get(peer, 0.0) + float((record or {}).get("wire_seconds") or 0.0)
+        for sender, record in zip(senders_of(transfer.received), transfer.sent, strict=True):
+            busy[sender] = busy.get(sender, 0.0) + float((record or {}).get("wire_seconds") or 0.0)
     return max(busy.values(), default=0.0)
 
 

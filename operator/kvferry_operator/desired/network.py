@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kvferry_contract import ports
 from kvferry_operator.api import names
 from kvferry_operator.api.types import DisaggregatedModel
-from kvferry_operator.desired.stage import Manifest, Stage, metadata, roles
+from kvferry_operator.desired.stage import Manifest, Stage, has_stages, metadata
 
 _PEERS = {"key": names.LABEL_ROLE, "operator": "In", "values": ["prefill", "decode"]}
 _LAST_PORT = 65535
@@ -54,7 +54,6 @@ def network_policy(model: DisaggregatedModel) -> Manifest:
     """
     ours = {names.LABEL_MODEL: names.base(model.name)}
     peers = {"matchLabels": ours, "matchExpressions": [_PEERS]}
-    split = any(spec.parallelism.pipeline > 1 for _, spec in roles(model))
     router = {"matchLabels": names.selector(model.name, "router")}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -64,7 +63,7 @@ def network_policy(model: DisaggregatedModel) -> Manifest:
             "podSelector": peers,
             "policyTypes": ["Ingress"],
             "ingress": [
-                {"from": [{"podSelector": peers}], **({"ports": _all_but(ports.STAGE)} if split else {})},
+                {"from": [{"podSelector": peers}], **({"ports": _all_but(ports.STAGE)} if has_stages(model) else {})},
                 {"from": [{"podSelector": router}], "ports": [{"port": model.spec.engine.port, "protocol": "TCP"}]},
                 # health and metrics hold no keys, prompts or tokens; scrapers live in namespaces we do not know
                 {"from": [{"namespaceSelector": {}}], "ports": [{"port": ports.SIDECAR_HTTP, "protocol": "TCP"}]},

@@ -21,12 +21,12 @@ def affinity(stage: Stage) -> Manifest:
     Where they only should be, and do not all fit, the stages of one group should be together before all others.
     """
     placement = stage.model.spec.placement
+    if placement.policy is PlacementPolicy.NONE:
+        return {}
     # the router may run anywhere: it carries no KV
     roles_alone = [{"key": names.LABEL_ROLE, "operator": "In", "values": ["prefill", "decode"]}]
     of_model = {"matchLabels": {names.LABEL_MODEL: names.base(stage.model.name)}, "matchExpressions": roles_alone}
     term = {"topologyKey": placement.topology_key, "labelSelector": of_model}
-    if placement.policy is PlacementPolicy.NONE:
-        return {}
     if placement.policy is PlacementPolicy.REQUIRED:
         return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     if not (stage.is_split and stage.settings.own_labels_in_affinity):

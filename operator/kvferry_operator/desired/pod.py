@@ -83,8 +83,8 @@ def _group(stage: Stage) -> list[Manifest]:
     they know each other."""
     if not stage.is_split:
         return []
-    count = range(stage.spec.parallelism.pipeline)
-    services = [names.stage(stage.model.name, stage.role.value, stage.revision, index) for index in count]
+    stages = range(stage.spec.parallelism.pipeline)
+    services = [names.stage(stage.model.name, stage.role.value, stage.revision, number) for number in stages]
     hosts = ",".join(f"{service}-$({env.GROUP_INDEX}).{service}" for service in services)
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{names.LABEL_POD_INDEX}']"}}
     return [{"name": env.GROUP_INDEX, "valueFrom": index}, {"name": env.STAGE_HOSTS, "value": hosts}, key_env()]

@@ -11,7 +11,6 @@ NATIVE_SIDECARS_SINCE = (1, 29)
 """Before, `restartPolicy` on an init container is dropped, and the pod would wait for the sidecar to end."""
 SLEEP_HOOK_SINCE = (1, 30)
 """Before, a `sleep` hook is refused."""
-
 OWN_LABELS_IN_AFFINITY_SINCE = (1, 31)
 """Before, a pod's affinity cannot speak of the pod's own labels (`matchLabelKeys`)."""
 

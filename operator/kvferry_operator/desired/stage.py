@@ -67,10 +67,14 @@ def roles(model: DisaggregatedModel) -> tuple[tuple[Role, RoleSpec], ...]:
     return (decode,) if model.spec.prefill is None else ((Role.PREFILL, model.spec.prefill), decode)
 
 
+def has_stages(model: DisaggregatedModel) -> bool:
+    """Whether a group of any role is several pods."""
+    return any(spec.parallelism.pipeline > 1 for _, spec in roles(model))
+
+
 def shares_key(model: DisaggregatedModel) -> bool:
     """Whether any two pods of a model speak with each other: about KV, or as stages of one group."""
-    split = any(spec.parallelism.pipeline > 1 for _, spec in roles(model))
-    return split or model.spec.mode is Mode.DISAGGREGATED
+    return model.spec.mode is Mode.DISAGGREGATED or has_stages(model)
 
 
 def metadata(model: DisaggregatedModel, name: str, labels: dict[str, str]) -> Manifest:

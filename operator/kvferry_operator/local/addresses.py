@@ -30,7 +30,8 @@ def assign(instance: str, pods: Sequence[Pod]) -> dict[str, str]:
     """
     if len(pods) > MAX_PODS:
         raise CannotStart(
-            f"{instance} has {len(pods)} pods, local mode has addresses for {MAX_PODS}: ask for fewer replicas"
+            f"{instance} has {len(pods)} pods, local mode has addresses for {MAX_PODS}: "
+            "ask for fewer replicas or stages"
         )
     digest = hashlib.sha256(instance.encode()).digest()
     block = f"127.{64 + digest[0] % 64}.{digest[1]}"

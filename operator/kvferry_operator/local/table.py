@@ -35,7 +35,7 @@ def pods(record: Record, usage: Mapping[int, Usage]) -> list[str]:
 
 
 def groups(record: Record) -> str:
-    """`prefill 1 of 2 groups ready, decode 2 of 2`; empty where a pod is a group."""
+    """`groups ready: prefill 1 of 2, decode 2 of 2`; empty where each pod is a group of its own."""
     if all(pod.stages == 1 for pod in record.pods):
         return ""
     ready: dict[str, dict[int, bool]] = {}

@@ -47,6 +47,11 @@ class StageTransfer:
     sent: tuple[Transfer | None, ...]
 
 
+def senders_of(received: Transfer) -> list[str]:
+    """`host:port` of the sidecars that a receiver's record names, in its order."""
+    return [peer for peer in str(received.get("peer") or "").split(",") if peer]
+
+
 async def finished(
     session: aiohttp.ClientSession, record: Record, transfer_id: str, seconds: float
 ) -> tuple[StageTransfer | None, ...]:
@@ -78,7 +83,7 @@ async def _of_stage(
     received = await _over(session, addresses, transfer_id, "receive", deadline)
     if received is None:
         return None
-    senders = [peer.rpartition(":")[0] for peer in str(received.get("peer", "")).split(",") if peer]
+    senders = [peer.rpartition(":")[0] for peer in senders_of(received)]
     sent = await asyncio.gather(*(_over(session, [sender], transfer_id, "send", deadline) for sender in senders))
     return StageTransfer(received, tuple(sent))
 

@@ -139,9 +139,10 @@ def _whole(life: Life, pods: Sequence[Member], now: datetime) -> Life:
 
 def _decided(life: Life, rules: Restart, now: datetime) -> _Turn:
     """For a group that is torn."""
-    if life.count >= rules.max_restarts:
+    forgotten = _is_forgotten(life, now) and life.phase is not Phase.LEFT
+    count = 0 if forgotten else life.count
+    if count >= rules.max_restarts:
         return _Turn(replace(life, phase=Phase.LEFT))
-    count = 0 if _is_forgotten(life, now) else life.count
     pause = _pause(rules, count)
     # a clock that was set back must not make it longer
     rest = _AT_ONCE if life.at is None else min(pause, life.at + pause - now)

@@ -40,7 +40,7 @@ def all_ready(pods: Sequence[Member], stages: int) -> bool:
     return len({pod.stage for pod in pods if pod.ready_since is not None and pod.stage < stages}) == stages
 
 
-def is_whole(pods: Sequence[Member], stages: int) -> bool:
+def _is_whole(pods: Sequence[Member], stages: int) -> bool:
     """Whether every stage is ready, and became so when the others were there: all began together."""
     newest = max((pod.created for pod in pods), default=None)
     return newest is not None and all_ready(pods, stages) and not (_unaware(pods) or _ready_by(newest, pods))
@@ -56,7 +56,7 @@ def tear(pods: Sequence[Member], stages: int, since: datetime, now: datetime) ->
 
     pods: all that there are. since: when the last pod of the whole group had been made.
     """
-    if is_whole(pods, stages):
+    if _is_whole(pods, stages):
         return None
     left = survivors(pods, since)
     lost = sorted(set(range(stages)) - {pod.stage for pod in left})

@@ -24,7 +24,7 @@ class Recreator:
         self._writes = writes
 
     async def recreate(self, step: Step, observed: Observed) -> tuple[Failure, ...]:
-        """Delete what the plan names; their StatefulSets make new ones. A pod that was replaced meanwhile is none."""
+        """Delete what the plan names; their StatefulSets make new ones. One replaced meanwhile is no failure."""
         failures = []
         for pod in step.restarts.pods:
             logger.info("deletes Pod/%s, so that its group begins anew as a whole", pod.name)

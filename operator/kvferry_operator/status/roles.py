@@ -54,9 +54,7 @@ class RoleState:
         return entry | ({"revision": self.revision[:63]} if self.revision else {})
 
 
-def of_groups(
-    fleet: Fleet, role: Role, desired: int, update: str, torn: Sequence[TornGroup] = (), model: str = ""
-) -> RoleState:
+def of_groups(fleet: Fleet, role: Role, desired: int, update: str, torn: Sequence[TornGroup], model: str) -> RoleState:
     """update: the revision that the object asks for. torn: of that revision. model: name of the object."""
     cohort = fleet.cohort(role, update)
     others = [each for each in fleet.of_role(role) if each.revision != update]

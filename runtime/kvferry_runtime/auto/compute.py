@@ -33,11 +33,6 @@ class PrefillRate:
     def __init__(self) -> None:
         self._rates: deque[float] = deque(maxlen=KEPT)
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """None before the first pass."""
-        return median(self._rates) if self._rates else None
-
     def observed(self, tokens: int, seconds: float) -> None:
         """A pass over so many tokens took so long."""
         if tokens >= MIN_TOKENS and seconds > 0:
@@ -45,8 +40,7 @@ class PrefillRate:
 
     def seconds(self, tokens: int) -> float:
         """What a pass over so many tokens will take; 0 before the first one."""
-        rate = self.tokens_per_second
-        return 0.0 if rate is None else tokens / rate
+        return tokens / median(self._rates) if self._rates else 0.0
 
 
 class Prefills:

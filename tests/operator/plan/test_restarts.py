@@ -187,6 +187,18 @@ def test_an_hour_of_good_service_is_a_new_beginning() -> None:
     assert lives(cluster)["0"].keys() == {"since"}
 
 
+def test_a_tear_after_an_hour_of_good_service_is_the_first_though_nobody_looked_in_between() -> None:
+    cluster = serving({"decode.restart": {"maxRestarts": 1}})
+    lose(cluster)
+    cluster.settle()
+    assert lives(cluster)["0"]["count"] == 1
+    before = group(cluster, 0)
+    lose(cluster, after=3700)
+    cluster.settle()
+    assert not set(group(cluster, 0).values()) & set(before.values()), "all its pods are new"
+    assert lives(cluster)["0"]["count"] == 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [
