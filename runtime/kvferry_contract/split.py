@@ -48,6 +48,10 @@ class Split:
         return self.layers
 
 
+WHOLE = Split(1)
+"""Not split."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """Layers (global numbers) that our stage has in common with stage `peer` of the other role."""

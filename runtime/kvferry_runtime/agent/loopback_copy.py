@@ -50,9 +50,9 @@ def copy(sources: Sequence[Source], sink: Sink, slow: bool) -> LoadResult:
 
 
 def _copy_all(sources: Sequence[Source], sink: Sink, first_token: int | None, slow: bool) -> LoadResult:
-    raw_bytes = 0
-    may_resume = slow and sink.layout.whole and len(sources) == 1 and isinstance(sink.memory, ResumableMemory)
-    resume = sink.memory.resume_tokens if may_resume and isinstance(sink.memory, ResumableMemory) else 0
+    raw_bytes = resume = 0
+    if slow and sink.layout.whole and len(sources) == 1 and isinstance(sink.memory, ResumableMemory):
+        resume = sink.memory.resume_tokens
     shorter = 0 < resume < sink.token_stop
     stop = resume if shorter else sink.token_stop
     for source in sources:

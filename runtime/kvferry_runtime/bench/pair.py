@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kvferry_contract import env, ports
 from kvferry_contract.config import Method, OverlapMode, Role, RuntimeConfig
-from kvferry_contract.split import Split
+from kvferry_contract.split import WHOLE, Split
 from kvferry_runtime.bench import children
 from kvferry_runtime.bench.children import Child
 from kvferry_runtime.bench.layouts import layout
 from kvferry_runtime.bench.namespaces import Link
-from kvferry_runtime.bench.pods import RINGS, SIDECAR, WHOLE, Place, on_loopback, runtime_config, scratch, variables_of
+from kvferry_runtime.bench.pods import RINGS, SIDECAR, Place, on_loopback, runtime_config, scratch, variables_of
 from kvferry_runtime.errors import KvferryError
 from kvferry_runtime.layout import KvLayout
 

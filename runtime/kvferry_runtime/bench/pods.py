@@ -25,12 +25,11 @@ from kvferry_contract.config import (
     TransferConfig,
     TransportKind,
 )
-from kvferry_contract.split import Split
+from kvferry_contract.split import WHOLE, Split
 
 AUTO_METHODS = (Method.NONE, Method.LOSSLESS, Method.INT8, Method.FP8)
 """Among which `auto` may choose here."""
 SIDECAR = ("-m", "kvferry_runtime", "sidecar")
-WHOLE = Split(1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,13 @@ def tell(connection: Connection, refused: Refuse) -> None:
         return
 
 
+def turn_away(connection: Connection, refusal: Refusal, reason: Reason, message: str) -> HandshakeRefused:
+    """A refusal of ours that may pass. The peer has been told when this returns."""
+    refused = refuse(refusal, reason, message, retriable=True)
+    tell(connection, refused)
+    return HandshakeRefused(refused)
+
+
 async def _exchange(connection: Connection, machine: Dialer | Acceptor) -> Agreed:
     if isinstance(machine, Dialer):
         connection.send_control(encode(machine.hello))

@@ -18,6 +18,7 @@ from kvferry_contract import fingerprint
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.wire.effects import reason_of
 from kvferry_runtime.wire.messages import (
+    MAX_TEXT,
     PROTOCOL_VERSION,
     AnyMessage,
     Hello,
@@ -34,7 +35,6 @@ TIMEOUT_SECONDS = 5.0
 
 _LABEL_P = b"kvferry-P"
 _LABEL_D = b"kvferry-D"
-_MAX_TEXT = 1024
 
 
 class Refusal(StrEnum):
@@ -110,7 +110,7 @@ Outcome = Reply | Refuse | Agreed
 
 def refuse(refusal: Refusal, reason: Reason, message: str, retriable: bool = False) -> Refuse:
     """A refusal that the peer is told."""
-    text = message[:_MAX_TEXT]
+    text = message[:MAX_TEXT]
     return Refuse(refusal, reason, text, Reject(reason=reason.value, message=text, retriable=retriable), retriable)
 
 

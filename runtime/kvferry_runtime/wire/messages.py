@@ -11,22 +11,22 @@ DATA travels on the data endpoint, not here: one message for each credit, tag = 
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from kvferry_runtime.errors import FrameError
 from kvferry_runtime.layout import MAX_LAYERS
+from kvferry_runtime.wire import payload
 
 PROTOCOL_VERSION = 3
 """History: 1, the first; 2, RESERVE tells from where decode's engine can go on, and P may seal a shorter range;
 3, RESERVE and OPEN name layers."""
 
 Text = Annotated[str, Meta(max_length=256)]
-LongText = Annotated[str, Meta(max_length=1024)]
+MAX_TEXT = 1024
+"""Characters of a message for people."""
+LongText = Annotated[str, Meta(max_length=MAX_TEXT)]
 TransferId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
@@ -227,30 +227,18 @@ AnyMessage = (
     | Ping | GoAway
 )  # fmt: skip
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
-_CRC = struct.Struct("<I")
 
 
 def encode(message: AnyMessage) -> bytes:
-    """The payload of one control frame: msgpack, then its crc32 (u32 little-endian).
-
-    A flipped bit could make another valid message, and with it a wrong first token; TCP's own sum is too weak for that.
-    """
-    body = _ENCODER.encode(message)
-    return body + _CRC.pack(zlib.crc32(body))
+    """One control payload."""
+    return payload.pack(message)
 
 
-def decode(payload: bytes) -> AnyMessage:
+def decode(data: bytes) -> AnyMessage:
     """Read what `encode` wrote.
 
     Raises:
         FrameError: anything else: other bytes, an unknown message or field, a value outside its limits.
     """
-    body, crc = payload[: -_CRC.size], payload[-_CRC.size :]
-    if crc != _CRC.pack(zlib.crc32(body)):
-        raise FrameError(f"control message of {len(payload)} bytes: checksum does not fit")
-    try:
-        return _DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FrameError(f"not a control message: {error}") from error
+    return payload.unpack(data, _DECODER, "control message")

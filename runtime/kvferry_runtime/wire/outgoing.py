@@ -14,13 +14,10 @@ import xxhash
 from kvferry_runtime.errors import Reason
 from kvferry_runtime.layout import layers_text
 from kvferry_runtime.wire.credits import SendCredits
-from kvferry_runtime.wire.messages import Deny, Open, Reserve, Seal, SealLayer
+from kvferry_runtime.wire.messages import MAX_TEXT, Deny, Open, Reserve, Seal, SealLayer
 
 MAX_CHUNKS = 1 << 18
 """Of one transfer; 256 GiB in chunks of 1 MiB."""
-
-MAX_TEXT = 1024
-"""Of a message for people."""
 
 
 class SendState(StrEnum):

@@ -27,14 +27,12 @@ from kvferry_runtime.wire.effects import (
     reason_of,
 )
 from kvferry_runtime.wire.incoming import MAX_SEQUENCES, Arrival, PeerProgress, PeerState, Received
-from kvferry_runtime.wire.messages import Abort, Ack, Commit, Deny, Nack, Open, Reserve, Seal
+from kvferry_runtime.wire.messages import MAX_TEXT, Abort, Ack, Commit, Deny, Nack, Open, Reserve, Seal
 from kvferry_runtime.wire.outgoing import MAX_CHUNKS
 from kvferry_runtime.wire.retries import GRACE_SECONDS, may_retry
 
 LOSS_SECONDS = 2.0
 """After a SEAL, silence for this long makes what is missing count as lost: it is asked for again, once."""
-
-_MAX_TEXT = 1024
 
 
 class ReceiveState(StrEnum):
@@ -156,7 +154,7 @@ class IncomingTransfer:
         if not self.over:
             return self._fail(reason, message, now, final=True)
         if not self._committed and not self._reported:
-            self._failure = Finished(reason, message[:_MAX_TEXT])
+            self._failure = Finished(reason, message[:MAX_TEXT])
         return self._settle(now)
 
     def agent_lost(self, message: str, now: float) -> list[Effect]:
@@ -360,7 +358,7 @@ class IncomingTransfer:
 
     def _fail(self, reason: Reason, message: str, now: float, final: bool = False) -> list[Effect]:
         """Give up this generation; `_settle` reports or tries again once the agent has given back its slots."""
-        text = message[:_MAX_TEXT]
+        text = message[:MAX_TEXT]
         self._failure = Finished(reason, text)
         self._failed_at = now
         self._retry = not final and may_retry(reason, self.generation, self.wanted.retries)

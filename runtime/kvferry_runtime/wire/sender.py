@@ -12,10 +12,9 @@ from itertools import accumulate
 from kvferry_runtime.errors import ProtocolError, Reason
 from kvferry_runtime.wire.credits import SendCredits
 from kvferry_runtime.wire.effects import AskFill, Effect, Finished, Release, Tell, Transmit, reason_of
-from kvferry_runtime.wire.messages import Abort, Commit, Deny, Nack, Reserve, SealLayer
+from kvferry_runtime.wire.messages import MAX_TEXT, Abort, Commit, Deny, Nack, Reserve, SealLayer
 from kvferry_runtime.wire.outgoing import (
     MAX_CHUNKS,
-    MAX_TEXT,
     Chunk,
     ChunkState,
     Hold,

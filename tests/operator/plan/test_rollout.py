@@ -311,12 +311,14 @@ def test_whatever_changes_when_it_ends_at_what_the_object_says(
         for _ in range(moves):
             step = cluster.plan()
             before = {role: cluster.occupied(role) for role in (PREFILL, DECODE)}
+            rolling = any(each.occupied and each.revision != step.revisions.update for each in cluster.fleet.cohorts)
             cluster.do(step)
             kept = {step.revisions.update} | {cohort.revision for cohort in cluster.fleet.cohorts if cohort.groups}
             assert not any(name in ref.name for ref in step.prune if ref.kind.kind == "StatefulSet" for name in kept)
             for role, limits in roles(parse(manifest)):
                 most = limits.replicas + limits.rollout.max_surge
-                assert cluster.occupied(role) <= max(most, before[role]), step.why
+                # without an old revision it is but scaled: groups of before that still drain count as nothing then
+                assert not rolling or cluster.occupied(role) <= max(most, before[role]), step.why
             cluster.move(random)
     cluster.settle()
     wanted = dict(roles(parse(cluster.raw)))

@@ -166,7 +166,7 @@ async def test_silence_is_closed_in_time(pods: World, monkeypatch: pytest.Monkey
 
 
 async def test_too_many_strangers_are_turned_away_at_once(pods: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvferry_runtime.sidecar.door.MAX_UNAUTHENTICATED", 4)
+    monkeypatch.setattr("kvferry_runtime.transport.doorway.MAX_UNAUTHENTICATED", 4)
     prefill = await pods.pod(Role.PREFILL)
     silent = [await stranger(pods, prefill) for _ in range(4)]
     await asyncio.sleep(0)

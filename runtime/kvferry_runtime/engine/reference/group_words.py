@@ -10,18 +10,15 @@ from kvferry_runtime.engine.reference.sampling import Sampling
 from kvferry_runtime.engine.stages import messages as group
 from kvferry_runtime.errors import Reason, TransferFailed
 
-_TEXT, _LONG_TEXT = 256, 1024
-"""Longest texts that the messages take."""
-
 
 def short(text: str) -> str:
     """As much of a text as a command takes."""
-    return text[:_TEXT]
+    return text[: group.MAX_TEXT]
 
 
 def long(text: str) -> str:
     """As much of a text as a report takes."""
-    return text[:_LONG_TEXT]
+    return text[: group.MAX_LONG_TEXT]
 
 
 def sampling_sent(sampling: Sampling) -> group.Sampling:

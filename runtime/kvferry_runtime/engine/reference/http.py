@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from kvferry_runtime.engine.reference.answer import Answer, error_body, failure_body
+from kvferry_runtime.engine.reference.attachment import Attachment
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.loop import Refused
 from kvferry_runtime.engine.reference.openai import Api, BadRequest, Json, parse
@@ -36,7 +37,7 @@ class EngineServer:
         self._started = int(time.time())
         self._engine: Engine | None = None
         self._draining = False
-        self._was_attached = False
+        self._attachment = Attachment()
 
     def serve(self, engine: Engine) -> None:
         """From now on, answer."""
@@ -114,13 +115,7 @@ class EngineServer:
             return "draining"
         if not self._engine.loop.alive():
             return "the engine's loop has ended"
-        agent = self._engine.agent
-        if agent is not None and not self._was_attached:
-            # once is enough: when its sidecar restarts, the engine still answers, by the failure policy
-            self._was_attached = agent.state().attached
-            if not self._was_attached:
-                return "not attached to the sidecar yet"
-        return None
+        return "not attached to the sidecar yet" if self._attachment.awaited(self._engine.agent) else None
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = self._engine.metrics.exposition() if self._engine else b""

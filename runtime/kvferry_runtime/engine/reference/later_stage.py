@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from kvferry_runtime.agent.base import KvAgent
+from kvferry_runtime.engine.reference.metrics import watch_loop
 from kvferry_runtime.engine.reference.worker import StageWorker
 from kvferry_runtime.engine.stages.ring import StageRing
 
@@ -20,12 +21,7 @@ class LaterStage:
         self.agent = agent
         self._ring = ring
         self._registry = CollectorRegistry()
-        for name, text, value in (
-            ("kvferry_engine_kv_blocks", "KV cache in blocks of 16 tokens", lambda: worker.blocks()[0]),
-            ("kvferry_engine_kv_blocks_free", "Blocks that no request holds", lambda: worker.blocks()[1]),
-            ("kvferry_engine_loop_age_seconds", "Since the stage's loop last turned", worker.age),
-        ):
-            Gauge(name, text, registry=self._registry).set_function(value)
+        watch_loop(self._registry, worker.blocks, worker.age)
 
     @property
     def place(self) -> str:

@@ -83,16 +83,23 @@ class EngineMetrics:
         for stage in Stage:
             if stage is not Stage.OVER:
                 requests.labels(stage.value).set_function(partial(_count, stages, stage))
-        total = Gauge("kvferry_engine_kv_blocks", "KV cache in blocks of 16 tokens", registry=self.registry)
-        total.set_function(lambda: blocks()[0])
-        free = Gauge("kvferry_engine_kv_blocks_free", "Blocks that no request holds", registry=self.registry)
-        free.set_function(lambda: blocks()[1])
-        age = Gauge("kvferry_engine_loop_age_seconds", "Since the engine's loop last turned", registry=self.registry)
-        age.set_function(age_seconds)
+        watch_loop(self.registry, blocks, age_seconds)
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+def watch_loop(
+    registry: CollectorRegistry, blocks: Callable[[], tuple[int, int]], age_seconds: Callable[[], float]
+) -> None:
+    """Of every stage: read these when scraped. blocks: total and free."""
+    total = Gauge("kvferry_engine_kv_blocks", "KV cache in blocks of 16 tokens", registry=registry)
+    total.set_function(lambda: blocks()[0])
+    free = Gauge("kvferry_engine_kv_blocks_free", "Blocks that no request holds", registry=registry)
+    free.set_function(lambda: blocks()[1])
+    age = Gauge("kvferry_engine_loop_age_seconds", "Since the engine's loop last turned", registry=registry)
+    age.set_function(age_seconds)
 
 
 def _count(stages: Callable[[], Mapping[str, int]], stage: Stage) -> float:

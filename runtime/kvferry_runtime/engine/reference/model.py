@@ -11,7 +11,7 @@ import safetensors
 import torch
 import transformers
 
-from kvferry_contract.split import Split, SplitError
+from kvferry_contract.split import WHOLE, Split, SplitError
 from kvferry_runtime.engine.reference import attention, stage_model
 from kvferry_runtime.errors import ModelUnavailable, SettingsError
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
@@ -20,7 +20,6 @@ _TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.fl
 KV_DTYPES = {torch.bfloat16: KvDtype.BF16, torch.float16: KvDtype.FP16, torch.float32: KvDtype.FP32}
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 """Rotary embeddings whose frequencies change with the longest sequence of a batch."""
-WHOLE = Split(1)
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 

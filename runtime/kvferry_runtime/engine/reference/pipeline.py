@@ -67,7 +67,8 @@ class Pipeline(ABC):
 
     @property
     def free_blocks(self) -> int:
-        """At the first stage, which is the last one that gets a block back."""
+        """At the first stage, which gets a block back first. The others obey its `Release` before the next `Place`, so
+        what is free here is free there when it is asked for."""
         return self._executor.pool.free
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvferry_contract import env, paths, ports
 from kvferry_contract.config import ConfigError, FailurePolicy, ModelConfig, Role, RuntimeConfig, TransferConfig
-from kvferry_contract.split import Split
+from kvferry_contract.split import WHOLE, Split
 from kvferry_runtime.engine import stage_hosts
 from kvferry_runtime.engine.stages import settings as stage_settings
 from kvferry_runtime.engine.stages.settings import RingSettings
@@ -136,8 +136,8 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         transfer=config.transfer if config and with_agent else None,
         ring_directory=Path(ring) if ring and with_agent else None,
         trace=Path(trace) if trace and with_agent else None,
-        split=config.group.split if config else Split(1),
-        peer_split=config.group.peer_split if config else Split(1),
+        split=config.group.split if config else WHOLE,
+        peer_split=config.group.peer_split if config else WHOLE,
         ring=ring_settings,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from kvferry_runtime.engine.reference.answer import error_body
+from kvferry_runtime.engine.reference.attachment import Attachment
 from kvferry_runtime.engine.reference.http import METRICS_TYPE, STALLED_SECONDS
 from kvferry_runtime.engine.reference.later_stage import LaterStage
 from kvferry_runtime.engine.reference.openai import Api, Json
@@ -18,7 +19,7 @@ class StageServer:
         self._role = role
         self._stage: LaterStage | None = None
         self._draining = False
-        self._was_attached = False
+        self._attachment = Attachment()
 
     def serve(self, stage: LaterStage) -> None:
         """From now on, tell of this stage."""
@@ -67,12 +68,7 @@ class StageServer:
             return "the stage's loop has ended"
         if not self._stage.worker.begun:
             return "not every stage of the group is ready"
-        if self._stage.agent is not None and not self._was_attached:
-            # once is enough: when its sidecar restarts, the group still answers, by the failure policy
-            self._was_attached = self._stage.agent.state().attached
-            if not self._was_attached:
-                return "not attached to the sidecar yet"
-        return None
+        return "not attached to the sidecar yet" if self._attachment.awaited(self._stage.agent) else None
 
     async def _metrics(self, _: web.Request) -> web.Response:
         text = self._stage.exposition() if self._stage else b""

@@ -46,7 +46,6 @@ class StageWorker:
         self._passes: deque[tuple[group.AnyPass, Activation]] = deque()
         self._stopping = False
         self._begun = False
-        self._lost: str | None = None
         self._turned = time.monotonic()
         self._executor = build(ring.send, self._beat)
         self._thread = threading.Thread(target=self._run, name="kvferry-stage", daemon=True)
@@ -65,11 +64,6 @@ class StageWorker:
     def begun(self) -> bool:
         """Whether all stages of the group are ready."""
         return self._begun
-
-    @property
-    def lost(self) -> str | None:
-        """Why the group is at its end, None while it is not."""
-        return self._lost
 
     def blocks(self) -> tuple[int, int]:
         """Of the KV cache: total and free."""
@@ -104,9 +98,8 @@ class StageWorker:
                 self._orders.append(message)
             self._condition.notify()
 
-    def _lose(self, text: str) -> None:
+    def _lose(self, _: str) -> None:
         with self._condition:
-            self._lost = text
             self._stopping = True
             self._condition.notify()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 
 from kvferry_runtime.engine import stage_hosts
-from kvferry_runtime.engine.stages.door import CLOSE_SECONDS
 from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import ConnectFailed
 from kvferry_runtime.transport.base import Connection, Transport
+from kvferry_runtime.transport.doorway import CLOSE_SECONDS
 from kvferry_runtime.transport.greeting import HandshakeRefused, greet
 from kvferry_runtime.wire.handshake import TIMEOUT_SECONDS, Agreed, Dialer, Party, Refusal
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from kvferry_runtime.engine.stages.link_messages import AnyLinkMessage, Carry, Ended, Lap, Ping, decode, encode
+from kvferry_runtime.engine.stages.messages import MAX_LONG_TEXT
 from kvferry_runtime.errors import FrameError, ProtocolError, TransportError
 from kvferry_runtime.transport.base import Connection
 from kvferry_runtime.wire.frames import MAX_CONTROL_BYTES
@@ -64,7 +65,7 @@ class Link:
         """Tell the neighbour that the group ends, and why, as far as it listens; free everything. Idempotent."""
         self._over = True
         with contextlib.suppress(TransportError):  # then it knows, or learns it from the end of the connection
-            self.connection.send_control(encode(Ended(farewell[:1024])))
+            self.connection.send_control(encode(Ended(farewell[:MAX_LONG_TEXT])))
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -1,19 +1,17 @@
 """What the two ends of one link of the ring tell each other: messages of the group, wrapped, and what keeps a link up.
 
-Each is one control payload: msgpack, then its crc32 (u32 little-endian), as between sidecars.
+Each is one control payload, as between sidecars.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from kvferry_runtime.engine.stages.messages import AnyMessage, Count, LongText
-from kvferry_runtime.errors import FrameError
+from kvferry_runtime.wire import payload
 
 MAX_DIMENSIONS = 4
 
@@ -57,27 +55,18 @@ class Ended(LinkMessage, frozen=True, tag="ENDED"):
 
 AnyLinkMessage = Carry | Lap | Ping | Ended
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyLinkMessage] = msgspec.msgpack.Decoder(AnyLinkMessage)
-_CRC = struct.Struct("<I")
 
 
 def encode(message: AnyLinkMessage) -> bytes:
     """One control payload."""
-    body = _ENCODER.encode(message)
-    return body + _CRC.pack(zlib.crc32(body))
+    return payload.pack(message)
 
 
-def decode(payload: bytes) -> AnyLinkMessage:
+def decode(data: bytes) -> AnyLinkMessage:
     """Read what `encode` wrote.
 
     Raises:
         FrameError: anything else: other bytes, an unknown message or field, a value outside its limits.
     """
-    body, crc = payload[: -_CRC.size], payload[-_CRC.size :]
-    if crc != _CRC.pack(zlib.crc32(body)):
-        raise FrameError(f"message of {len(payload)} bytes: checksum does not fit")
-    try:
-        return _DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FrameError(f"not a message between stages: {error}") from error
+    return payload.unpack(data, _DECODER, "message between stages")

@@ -17,6 +17,7 @@ from kvferry_runtime.engine.stages.party import party
 from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import ProtocolError, StageUnreachable, TransportError
 from kvferry_runtime.transport.base import Connection, Listener, Transport
+from kvferry_runtime.transport.doorway import CLOSE_SECONDS
 from kvferry_runtime.wire.handshake import Agreed
 
 RETRY_SECONDS = 0.5
@@ -197,7 +198,7 @@ class Links:
             self._outgoing = None
             self._note(text)
             self._outgoing_lost.set()
-        self._close(link, "the other link of this stage", 2.0)
+        self._close(link, "the link is opened anew", CLOSE_SECONDS)
 
     def _close(self, link: Link, farewell: str, timeout: float) -> None:
         closing = asyncio.get_running_loop().create_task(link.close(farewell, timeout), name="close a link")

@@ -23,6 +23,10 @@ from kvferry_contract.transfer import MAX_PEERS
 
 MAX_STAGES = 64
 MAX_ROWS = 1024
+MAX_TEXT = 256
+"""Characters of a name or a reason."""
+MAX_LONG_TEXT = 1024
+"""Characters of a message for people."""
 
 Number = Annotated[int, Meta(ge=0)]
 """msgpack itself ends at 2^64 - 1."""
@@ -30,8 +34,8 @@ Count = Annotated[int, Meta(ge=0, le=2**31)]
 Size = Annotated[int, Meta(ge=0, le=2**48)]
 StageNumber = Annotated[int, Meta(ge=0, lt=MAX_STAGES)]
 Token = Annotated[int, Meta(ge=0, le=2**31)]
-Text = Annotated[str, Meta(max_length=256)]
-LongText = Annotated[str, Meta(max_length=1024)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -33,11 +33,6 @@ class ThreadedRing(StageRing):
         """That activations take to the next stage, as transport:device; empty before the ring is complete."""
         return self._node.links.lanes
 
-    @property
-    def refused(self) -> int:
-        """Connections that came to nothing."""
-        return sum(self._node.links.door.refused.values())
-
     def start(self, on_message: OnMessage, on_lost: OnLost) -> None:
         async def start() -> None:
             self._node.start(on_message, on_lost)
