@@ -23,7 +23,7 @@ def main() -> None:
         )
         pods.wait_until_ready("busy")
         print("running", flush=True)
-        time.sleep(600)
+        time.sleep(600)  # and if nobody does, not for ever
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def down() -> int:
             proc.kill(owner.process, signal.SIGKILL)  # its janitor does the rest
             print(f"cluster: it did not end in {_STOP_SECONDS:.0f} s and was killed")
             return 1
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_PAUSE_SECONDS)  # nobody waits for the child of another process, or with a deadline for a lock
     print("cluster: ended")
     return 0
 

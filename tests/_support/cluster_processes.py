@@ -89,7 +89,7 @@ class Processes:
             self.check(name)
             if time.monotonic() > deadline:
                 raise CannotRun(f"{name} is not ready after {seconds:.0f} s:\n{self.tail(name)}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # components tell whether they are ready only when they are asked
 
     def _reap(self) -> None:
         for child in self._running.values():

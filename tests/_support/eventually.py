@@ -1,4 +1,8 @@
-"""Waiting in tests: for a fact, with a deadline that is generous and says what never came true."""
+"""Waiting in tests: for a fact, with a deadline that is generous and says what never came true.
+
+By looking again and again: most facts are of other processes, which tell of them only when they are asked. Where there
+is an event, wait for that.
+"""
 
 from __future__ import annotations
 

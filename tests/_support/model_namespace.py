@@ -125,7 +125,7 @@ class ModelNamespace:
 
         def quiet() -> bool:
             mark = self.plane.audit_position()
-            time.sleep(seconds)
+            time.sleep(seconds)  # silence is no event
             return not self.writes(mark)
 
         eventually(quiet, f"the operator writes nothing for {seconds:g} s")

@@ -64,6 +64,7 @@ def settled(plane: planes.ControlPlane, troubles: int) -> Iterator[Neighbourhood
 
 def told_once(models: ModelNamespace, reason: str, name: str = "tiny") -> dict[str, Any]:
     """The Event with that reason, of which resyncs and retries make no second one."""
+    # that no second one comes is no event: only time shows it
     time.sleep(3.5 * RESYNC_SECONDS)
     (event,) = models.events(name, reason)
     return event

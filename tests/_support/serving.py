@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct"
 BIN = Path(sys.executable).parent
 START_SECONDS = 120
+AGAIN_SECONDS = 120
+"""For what was killed to be started again, and to serve."""
 
 
 def unique(name: str) -> str:
@@ -157,10 +159,10 @@ def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
         while not instance.ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"not ready: {Path(output.name).read_text()[-3000:]}")
-            time.sleep(0.2)
+            time.sleep(0.2)  # it is told in a file, which takes what it prints for as long as it runs
         while not instance.proven():
             assert time.monotonic() < deadline, f"not proven: {Path(output.name).read_text()[-3000:]}"
-            time.sleep(0.2)
+            time.sleep(0.2)  # the router tells only when it is asked
         yield instance
     finally:
         process.send_signal(signal.SIGINT)
@@ -250,6 +252,20 @@ async def client() -> AsyncIterator[Client]:
     timeout = aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         yield Client(session)
+
+
+async def transferred_again(client: Client, url: str, prompt: Sequence[int], expected: list[int]) -> None:
+    """Within `AGAIN_SECONDS` a request is served by a transfer, and no answer before it was wrong."""
+
+    async def transferred() -> bool:
+        status, body = await client.complete(url, prompt)
+        if status != 200:
+            assert body["error"]["message"]
+            return False
+        assert tokens(body) == expected
+        return bool(body["kvferry"]["mode"] == "transferred")
+
+    await until(transferred, AGAIN_SECONDS, "a request is served by a transfer again")
 
 
 def answer_of(url: str, prompt: Sequence[int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,6 @@ from kvferry_runtime.engine.reference.runner import DecodeRow, Runner
 
 HALF = Budget(SPARSE50, 16, 64)
 ANSWER = 8
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 def loaded(folder: Path) -> Runner:

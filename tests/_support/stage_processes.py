@@ -84,7 +84,7 @@ def wait_ready(stages: Sequence[StageProcess]) -> None:
     for stage in stages:
         while stage.get("/readyz")[0] != 200:
             assert stage.process.poll() is None and time.monotonic() < deadline, stage.log
-            time.sleep(0.1)
+            time.sleep(0.1)  # a stage tells whether it is ready only when it is asked
 
 
 @contextlib.contextmanager

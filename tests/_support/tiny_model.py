@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 VOCABULARY = 260
@@ -55,6 +56,11 @@ def make(
     tokenizer.chat_template = CHAT_TEMPLATE if chat else None
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def prompt_of(length: int) -> list[int]:
+    """Bytes as tokens, the same ones for the same length."""
+    return random.Random(length).choices(range(256), k=length)
 
 
 def _byte_tokenizer():

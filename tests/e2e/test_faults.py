@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 PROMPT = [random.Random(7).randrange(100, 49152) for _ in range(1500)]
 ANSWER_SECONDS = 90
 FREE_SECONDS = 5
-AGAIN_SECONDS = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ async def test_a_fault_in_mid_transfer(
     (prefill,), (decode,) = running.pods("prefill"), running.pods("decode")
     victim = prefill if fault.role == "prefill" else decode
     async with serving.client() as client:
-        await transferred_again(client, running, expected)
+        await serving.transferred_again(client, running.url, PROMPT, expected)
 
         request = asyncio.create_task(client.complete(running.url, PROMPT))
 
@@ -105,18 +104,4 @@ async def test_a_fault_in_mid_transfer(
             await serving.until(blocks_are_free, FREE_SECONDS, f"blocks of {pod.name} are free again")
         if background is not None:
             await background
-        await transferred_again(client, running, expected)
-
-
-async def transferred_again(client: serving.Client, running: serving.Serving, expected: list[int]) -> None:
-    """Within `AGAIN_SECONDS` a request is served by a transfer, and no answer before it was wrong."""
-
-    async def transferred() -> bool:
-        status, body = await client.complete(running.url, PROMPT)
-        if status != 200:
-            assert body["error"]["message"]
-            return False
-        assert serving.tokens(body) == expected
-        return bool(body["kvferry"]["mode"] == "transferred")
-
-    await serving.until(transferred, AGAIN_SECONDS, "a request is served by a transfer again")
+        await serving.transferred_again(client, running.url, PROMPT, expected)

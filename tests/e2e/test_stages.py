@@ -22,7 +22,6 @@ CHANCE = random.Random(6)
 SHORT = [[CHANCE.randrange(100, 49152) for _ in range(length)] for length in (1, 17, 300)]
 LONG = [CHANCE.randrange(100, 49152) for _ in range(1000)]
 ANSWER_SECONDS = 90
-AGAIN_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -105,22 +104,13 @@ async def _killed(client: serving.Client, staged: serving.Serving, role: str, st
             for old, new in zip(before, staged.pods(role), strict=True)
         )
 
-    await serving.until(is_another_one, AGAIN_SECONDS, "all engines of the group were started again")
+    await serving.until(is_another_one, serving.AGAIN_SECONDS, "all engines of the group were started again")
     return answer
 
 
 async def _serves_again(client: serving.Client, staged: serving.Serving, expected: list[int]) -> None:
-    """Within `AGAIN_SECONDS` a request is served by a transfer, and no answer before it was wrong."""
-
-    async def transferred() -> bool:
-        status, body = await client.complete(staged.url, LONG)
-        if status != 200:
-            assert body["error"]["message"]
-            return False
-        assert serving.tokens(body) == expected
-        return bool(body["kvferry"]["mode"] == "transferred")
-
-    await serving.until(transferred, AGAIN_SECONDS, "a request is served by a transfer again")
+    """By a transfer, after which nothing is held at any stage."""
+    await serving.transferred_again(client, staged.url, LONG, expected)
 
     async def nothing_is_held() -> bool:
         pods = [*staged.pods("prefill"), *staged.pods("decode")]

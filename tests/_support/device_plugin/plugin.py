@@ -88,7 +88,7 @@ def main() -> None:
             register(socket, arguments.resource)
             print(f"registered {arguments.count} {arguments.resource}", flush=True)
             while socket.exists():
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_LOOK_SECONDS)  # a kubelet that starts removes it, and tells plugins in no other way
         time.sleep(_LOOK_SECONDS)  # the kubelet is starting
 
 

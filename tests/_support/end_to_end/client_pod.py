@@ -15,8 +15,9 @@ ANSWER_SECONDS = 300.0
 
 _SCRIPT = """\
 import json, sys, urllib.error, urllib.request
+from concurrent.futures import ThreadPoolExecutor
 asked = json.load(sys.stdin)
-for body in asked["bodies"]:
+def answer(body):
     request = urllib.request.Request(
         asked["url"], json.dumps(body).encode(), {"content-type": "application/json"}
     )
@@ -25,7 +26,10 @@ for body in asked["bodies"]:
             status, content = response.status, response.read()
     except urllib.error.HTTPError as error:
         status, content = error.code, error.read()
-    print(json.dumps({"status": status, "body": json.loads(content)}))
+    return {"status": status, "body": json.loads(content)}
+with ThreadPoolExecutor(asked["at_once"]) as threads:
+    for found in threads.map(answer, asked["bodies"]):
+        print(json.dumps(found))
 """
 
 
@@ -77,7 +81,7 @@ def ask(
     Raises:
         StepFailed: another answer, or none.
     """
-    answers = attempt(tools, namespace, host, model, prompts, max_tokens)
+    answers = attempt(tools, namespace, host, model, prompts, max_tokens, at_once=1)
     for answer in answers:
         if answer.status != 200:
             raise StepFailed(f"{host} answers with {answer.status}: {answer.kvferry}")
@@ -85,15 +89,22 @@ def ask(
 
 
 def attempt(
-    tools: Tools, namespace: str, host: str, model: str, prompts: Sequence[str | list[int]], max_tokens: int
+    tools: Tools,
+    namespace: str,
+    host: str,
+    model: str,
+    prompts: Sequence[str | list[int]],
+    max_tokens: int,
+    at_once: int,
 ) -> list[Answer]:
-    """The same, whatever the answers are."""
+    """The same with so many of them at once, whatever the answers are, which come in the order of the prompts."""
     bodies = [
         {
             "model": model,
             "prompt": prompt,
             "max_tokens": max_tokens,
             "temperature": 0,
+            "ignore_eos": True,
             "return_token_ids": True,
         }
         for prompt in prompts
@@ -107,7 +118,7 @@ def attempt(
         "python",
         "-c",
         _SCRIPT,
-        stdin=json.dumps({"url": f"http://{host}/v1/completions", "bodies": bodies}),
+        stdin=json.dumps({"url": f"http://{host}/v1/completions", "bodies": bodies, "at_once": at_once}),
         seconds=ANSWER_SECONDS,
     )
     return [_answer(**json.loads(line)) for line in printed.splitlines()]

@@ -1,7 +1,6 @@
 """Prefill here, decode there: the same answer as from one engine, and blocks come back whatever happens."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from kvferry_runtime.engine.reference.openai import Api, parse
 from kvferry_runtime.engine.reference.request import FinishReason, Mode
 from kvferry_runtime.errors import Reason
 from reference_engines import until
+from tiny_model import prompt_of
 
 LENGTHS = (1, 16, 255, 256, 257, 1100)
 
@@ -52,10 +52,6 @@ def make_pair(tiny: Path) -> Iterator[Callable[..., Pair]]:
     for engine in started:
         engine.close(5)
     fabric.close()
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 async def all_free(*some: Engine) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,26 +25,16 @@ from kvferry_runtime.engine.stages.loopback import LoopbackGroup
 from kvferry_runtime.errors import StageUnreachable
 from reference_engines import Completion, until
 from stage_groups import Group, stage_settings
+from tiny_model import prompt_of
 
 LENGTHS = (1, 16, 255, 256, 257, 1100, 2000)
 SPLITS = (Split(2), Split(3, (1, 3, 1)), Split(5))
 GREEDY, DRAWN = {"temperature": 0}, {"temperature": 1.0, "top_p": 0.95, "top_k": 40, "seed": 11}
 
 
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
-
-
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model.make(tmp_path_factory.mktemp("five") / "layers", layers=5)
-
-
-@pytest.fixture(scope="module")
-def alone(folder: Path) -> Iterator[Engine]:
-    engine = engines.start(folder)
-    yield engine
-    engine.close(5)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Prefill by so many stages, decode by as many others: the answers of one engine, and no block lost at any stage."""
 
 import asyncio
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from kvferry_runtime.engine.reference.request import Mode
 from kvferry_runtime.errors import Reason
 from reference_engines import Completion, until
 from stage_groups import Group, loopback_agents
+from tiny_model import prompt_of
 
 HALF = Budget(SPARSE50, 16, 64)
 THREE, TWO = Split(3), Split(2)
@@ -28,10 +28,6 @@ SPLITS = [
     (Split(2), Split(1)), (Split(1), Split(2)), (Split(2), Split(2)), (Split(3), Split(2)), (Split(2), Split(3)),
     (Split(3, (1, 3, 1)), Split(4)), (Split(5), Split(2, (4, 1))),
 ]  # fmt: skip
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 class Sides:
@@ -72,13 +68,6 @@ class Sides:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model.make(tmp_path_factory.mktemp("handover") / "layers", layers=5, dtype="bfloat16")
-
-
-@pytest.fixture(scope="module")
-def alone(folder: Path) -> Iterator[Engine]:
-    engine = engines.start(folder)
-    yield engine
-    engine.close(5)
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ import reference_engines as engines
 from kvferry_runtime.engine.reference import model as models
 from kvferry_runtime.engine.reference.kv import RequestKv, blocks_for
 from kvferry_runtime.engine.reference.runner import DecodeRow, Runner, build, check_rows
+from tiny_model import prompt_of
 
 LENGTHS = (1, 2, 15, 16, 17, 100, 255, 256, 257, 700, 1025)
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 def prefilled(runner: Runner, prompt: list[int], room: int = 16) -> tuple[RequestKv, np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from kvferry_runtime.ring.messages import ChunksReady, Fill, Offer
 from reference_engines import until
 from sparse_answers import ANSWER, HALF, expected, loaded
 from stand_in_device import StandInDevice, StandInEvent
+from tiny_model import prompt_of
 
 ENGINE_THREAD = "kvferry-engine"
 
@@ -43,10 +43,6 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
         for device in devices:
             stack.callback(device.close)
         yield Rig(await start(stack, request.getfixturevalue(request.param), tmp_path, *devices), *devices)
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 async def test_answers_equal_those_of_one_engine(rig: Rig) -> None:

@@ -22,7 +22,8 @@ from kvferry_runtime.engine.reference.request import Mode
 from kvferry_runtime.engine.reference.runner import DecodeRow
 from kvferry_runtime.errors import Reason
 from reference_engines import until
-from sparse_answers import ANSWER, HALF, carried, expected, loaded, prefilled, prompt_of
+from sparse_answers import ANSWER, HALF, carried, expected, loaded, prefilled
+from tiny_model import prompt_of
 
 
 def test_scores_are_the_attention_that_transformers_computes(tiny: Path) -> None:

@@ -19,7 +19,8 @@ from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.request import Mode
 from reference_engines import until
 from sidecar_processes import SidecarProcess, running
-from sparse_answers import ANSWER, HALF, expected, loaded, prompt_of
+from sparse_answers import ANSWER, HALF, expected, loaded
+from tiny_model import prompt_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -21,14 +21,11 @@ from kvferry_runtime.engine.reference.runner import DecodeRow, Runner, check_row
 from kvferry_runtime.engine.reference.stage_model import weight_bytes
 from kvferry_runtime.engine.reference.stage_runner import StageRunner, Step
 from kvferry_runtime.errors import SettingsError
+from tiny_model import prompt_of
 
 SMOLLM2 = Path(__file__).parents[3] / "build" / "models" / "SmolLM2-135M-Instruct"
 ROWS = 8
 ANSWER = 4
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 def stages_of(folder: Path, split: Split, dtype: str = "auto") -> list[models.Model]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from kvferry_contract.config import Method
 from kvferry_contract.split import Split
 from kvferry_runtime.engine.reference.chunks import PREFILL_CHUNK
 from kvferry_runtime.engine.reference.request import Mode
+from tiny_model import prompt_of
 
 ONE = Split(1)
 UNLIKE = [(Split(3), Split(2)), (Split(2), Split(3))]
@@ -34,10 +34,6 @@ SAMPLING = {"temperature": 1.0, "top_p": 0.95, "seed": 11, "max_tokens": 12, "ig
 """Drawn from all tokens that are likely, so that a small error in the KV shows."""
 
 Answers = list[list[int]]
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
 
 
 @pytest.fixture(scope="session")

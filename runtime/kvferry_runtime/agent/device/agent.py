@@ -34,6 +34,9 @@ from kvferry_runtime.trace.recorder import Recorder
 USUAL_BLOCK_TOKENS = 16
 """Of most engines' caches."""
 
+_REFUSED_SECONDS = 5.0
+"""For the thread of an agent that was refused to end. Nothing is queued then, so it ends at once."""
+
 
 class DeviceSend(SendHandle):
     """A send whose layers are final when the device has passed an event."""
@@ -75,7 +78,11 @@ class DeviceAgent(KvAgent):
         """
         self.device = device
         self._codec = _slot_copier(transfer, device, block_tokens)
-        self._host = HostAgent(directory, role, transfer, self._codec, methods, recorder, DeviceEviction)
+        try:
+            self._host = HostAgent(directory, role, transfer, self._codec, methods, recorder, DeviceEviction)
+        except BaseException:
+            self._codec.close(_REFUSED_SECONDS)  # nobody gets an agent that could be closed
+            raise
 
     def memory(self, cache: DeviceCache, block_ids: list[int]) -> DeviceKv:
         """One request's blocks, to be given to `offer` or `fetch`. Raises LayoutError as `DeviceKv` does."""

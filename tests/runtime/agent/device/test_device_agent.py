@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,7 @@ from kvferry_runtime.errors import LayoutError, Reason, TransferFailed
 from kvferry_runtime.layout import KvLayout
 from kvferry_runtime.ring.messages import Cancel, Chosen, ChunksReady, Fetch, Fill, Filled, Offer, Sent
 from kvferry_runtime.trace.recorder import Recorder
+from own_threads import new_threads
 from scripted_sidecar import AgentGone, ScriptedSidecar
 from stand_in_device import StandInDevice, StandInEvent
 
@@ -237,6 +239,7 @@ def test_an_agent_keeps_its_socket_until_its_copies_have_ended(open_engine: Open
 
 
 def test_an_agent_that_closes_keeps_its_socket_until_its_copies_have_ended(open_engine: OpenEngine) -> None:
+    others = set(threading.enumerate())
     engine, gate = open_engine(Role.PREFILL), StandInEvent()
     lend_a_slot(engine, gate)
     engine.agent.close(0.05)
@@ -246,6 +249,17 @@ def test_an_agent_that_closes_keeps_its_socket_until_its_copies_have_ended(open_
     with pytest.raises(AgentGone):
         engine.sidecar.receive()
     assert engine.agent.state().lent_slots == 0
+    eventually(lambda: not new_threads(others), "its threads have ended with its copies")
+
+
+def test_closing_leaves_no_thread(open_engine: OpenEngine) -> None:
+    others = set(threading.enumerate())
+    prefill, decode = open_engine(Role.PREFILL), open_engine(Role.DECODE)
+    hand_over(prefill, decode, 1, [0, 1, 2], [1.0] * LAYERS)
+    for engine in (prefill, decode):
+        engine.agent.close(5.0)
+        engine.agent.close(5.0)
+    assert not new_threads(others)
 
 
 def test_a_device_that_never_ends_its_copies_is_spoken_of_once(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from kvferry_runtime.codec.sparse.scores import from_attention
 from kvferry_runtime.codec.sparse.selection import Scores, select
 from kvferry_runtime.errors import LayoutError, SettingsError, TransferFailed
 from kvferry_runtime.ring.messages import Filled
+from own_threads import new_threads
 from scripted_sidecar import Relay, ScriptedSidecar
 from stand_in_device import StandInDevice
 
@@ -167,19 +169,21 @@ def test_tokens_in_another_place_are_never_taken_for_a_load(make_pair: Callable[
     assert isinstance(result, TransferFailed)
 
 
-def test_an_engine_that_cannot_evict_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="sparse50: this engine cannot take it"):
-        DeviceAgent(
-            tmp_path, Role.PREFILL, transfer_config(method=Method.SPARSE50), StandInDevice(),
-            methods=engines.METHODS["vllm"],
-        )  # fmt: skip
+def test_an_engine_that_cannot_evict_is_told_so_and_no_thread_stays(tmp_path: Path) -> None:
+    others = set(threading.enumerate())
+    with closing(StandInDevice()) as device:
+        with pytest.raises(SettingsError, match="sparse50: this engine cannot take it"):
+            DeviceAgent(
+                tmp_path, Role.PREFILL, transfer_config(method=Method.SPARSE50), device, methods=engines.METHODS["vllm"]
+            )
+        assert not new_threads(others)
 
 
 def test_one_token_must_fit_beside_what_says_that_it_is_kept(tmp_path: Path) -> None:
-    device = StandInDevice()
-    try:
+    others = set(threading.enumerate())
+    with closing(StandInDevice()) as device:
         agent = DeviceAgent(tmp_path, Role.PREFILL, transfer_config(method=Method.SPARSE50, chunk_bytes=64), device)
         with pytest.raises(LayoutError, match=r"set transfer\.overlap\.chunkBytes to at least"):
             agent.start(LAYOUT, {}, lambda: 0.0)
-    finally:
-        device.close()
+        agent.close(5.0)
+        assert not new_threads(others), "an agent that could not start has nothing to wait for"

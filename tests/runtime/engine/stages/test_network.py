@@ -24,6 +24,7 @@ from kvferry_runtime.engine.stages.network import NetworkRing
 from kvferry_runtime.engine.stages.ring import Activation, in_flight
 from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import StageUnreachable, TransportUnavailable
+from own_threads import new_threads
 from stage_process import ACTIVATION_BYTES, running
 
 KEY = "0123456789abcdef"
@@ -107,11 +108,6 @@ async def test_a_container_that_restarts_while_the_group_forms_finds_its_place(p
         async with running(second, third) as others:
             for each in (stages[0], *others):
                 await each.said("complete")
-
-
-def new_threads(others: set[threading.Thread]) -> list[threading.Thread]:
-    """Of ours; others: that were there before."""
-    return [each for each in threading.enumerate() if each not in others and each.name.startswith("kvferry")]
 
 
 async def test_connecting_and_closing_leaves_nothing_behind(port: int) -> None:
