@@ -112,7 +112,7 @@ def custody_of(name: str, parent: Path) -> Iterator[Processes]:
     """
     base = folders(parent)
     _sweep(base)
-    claim = state.claim(base, name)
+    claim = state.claim(base, name, "wait for it, or end it")
     care = Custody.start(claim)
     processes = Processes(claim.folder, claim.run, care)
     try:

@@ -76,12 +76,16 @@ def run(args: argparse.Namespace) -> int:
     check_linux()
     from kvferry_operator.demo import report
     from kvferry_operator.demo.run import Demo, Plan
+    from kvferry_operator.local import folders
     from kvferry_operator.local.signals import until_signal
 
+    folders.make("--log-dir", args.log_dir)
+    folders.make("--trace", args.trace)
     plan = Plan(methods, args.prefill, args.decode, stages, args.model_dir, args.log_dir, args.trace)
     demo = Demo(plan, _progress)
     rows = asyncio.run(until_signal(demo.run(), demo.kill, _progress))
     if rows is None:
+        _progress("stopped; nothing is left running")
         return 130
     sys.stdout.write("".join(f"{line}\n" for line in report.lines(rows)))
     if args.json:

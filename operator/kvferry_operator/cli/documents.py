@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -13,17 +15,33 @@ import yaml
 from kvferry_operator.api import names
 from kvferry_operator.api.parse import parse
 from kvferry_operator.api.types import DisaggregatedModel
+from kvferry_operator.cli import strict_yaml
 from kvferry_operator.errors import FieldError, InputError, SpecInvalid
 
 MAX_BYTES = 3 << 20
 """More than an API server takes in one request."""
+_ALIKE = 0.8
+"""Share of a kind's letters from which on it is taken for ours, misspelt."""
+
+
+def add_filenames(parser: argparse.ArgumentParser) -> None:
+    """`-f`, for commands that take several files: `-f a b`, `-f a -f b`, or both."""
+    parser.add_argument(
+        "-f",
+        "--filename",
+        required=True,
+        nargs="+",
+        action="extend",
+        metavar="FILE",
+        help="YAML or JSON; - is standard input",
+    )
 
 
 def read_models(name: str) -> tuple[DisaggregatedModel, ...]:
     """Every DisaggregatedModel in a file, at least one. Documents of other kinds are left alone.
 
     Raises:
-        InputError: no file, not readable, not YAML, or without a DisaggregatedModel.
+        InputError: as `read_objects`.
         SpecInvalid: any object is refused; with several in the file, each path starts with the object's name.
     """
     objects = read_objects(name)
@@ -41,18 +59,23 @@ def read_models(name: str) -> tuple[DisaggregatedModel, ...]:
 
 
 def read_objects(name: str) -> tuple[Mapping[str, Any], ...]:
-    """The raw DisaggregatedModels of a file, in order, at least one.
+    """The raw DisaggregatedModels of a file, in order, at least one; those in a `kind: List` too.
 
     Raises:
-        InputError: no file, not readable, not YAML, or without a DisaggregatedModel.
+        InputError: no file, not readable, not YAML, a kind of ours that is misspelt, or no DisaggregatedModel.
     """
     shown = "standard input" if name == "-" else name
     documents = _documents(_read(name), shown)
-    objects = tuple(item for item in documents if isinstance(item, Mapping) and item.get("kind") == names.KIND)
+    objects = tuple(item for item in documents if item.get("kind") == names.KIND)
+    others = [item for item in documents if item.get("kind") != names.KIND]
     if not objects:
-        kinds = sorted({str(item.get("kind", "no kind")) for item in documents if isinstance(item, Mapping)})
+        kinds = sorted({str(item.get("kind", "no kind")) for item in others})
         found = ", ".join(kinds) if kinds else "no object at all"
-        raise InputError(f"{shown}: holds no {names.KIND}, found {found}")
+        raise InputError(f"{shown}: holds no {names.KIND}, found {found}{_meant(kinds)}")
+    for item in others:
+        if str(item.get("apiVersion")).startswith(f"{names.GROUP}/"):
+            kind = str(item.get("kind", "no kind"))
+            raise InputError(f"{shown}: {names.GROUP} has {names.KIND} only, found {kind}{_meant([kind])}")
     return objects
 
 
@@ -92,15 +115,29 @@ def _read_file(path: Path) -> bytes:
         return file.read(MAX_BYTES + 1)
 
 
-def _documents(text: str, shown: str) -> list[Any]:
+def _documents(text: str, shown: str) -> list[Mapping[str, Any]]:
+    """All objects, those in lists among them; a document that is none is passed over."""
     try:
-        return [item for item in yaml.safe_load_all(text) if item is not None]
+        documents = list(yaml.load_all(text, strict_yaml.Loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{shown}: not YAML{where}: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{shown}: not YAML: {str(error).partition(chr(10))[0]}") from error
+    return [item for document in documents for item in _unpacked(document) if isinstance(item, Mapping)]
+
+
+def _unpacked(document: object) -> list[object]:
+    if isinstance(document, Mapping) and document.get("kind") == "List":
+        items = document.get("items")
+        return items if isinstance(items, list) else []
+    return [document]
+
+
+def _meant(kinds: Iterable[str]) -> str:
+    alike = difflib.get_close_matches(names.KIND, list(kinds), n=1, cutoff=_ALIKE)
+    return f"; did you mean {names.KIND}?" if alike else ""
 
 
 def _label(raw: Mapping[str, Any]) -> str:

@@ -21,6 +21,32 @@ examples:
   kvferry local logs decode -c engine -f                         follow the log of one container
   kvferry local down smollm2
 """
+_UP_EXAMPLES = """\
+examples:
+  kvferry local up -f examples/smollm2.yaml                      until Ctrl-C
+  kvferry local up -f model.yaml --set-model ~/models/my-model   another model's folder
+  kvferry local up -f model.yaml --name second                   the same object once more, at other addresses
+  kvferry local up -f model.yaml --log-dir logs                  keep the logs
+"""
+_PS_EXAMPLES = """\
+examples:
+  kvferry local ps
+  watch kvferry local ps
+
+The router sends a short canary request now and then, which proves that KV crosses: its transfers are shown too.
+"""
+_LOGS_EXAMPLES = """\
+examples:
+  kvferry local logs                      all containers
+  kvferry local logs decode -c engine -f  follow the engine of decode
+  kvferry local logs --name smollm2       when several instances run
+"""
+_DOWN_EXAMPLES = """\
+examples:
+  kvferry local down               the only instance
+  kvferry local down smollm2
+  kvferry local down --grace 10    kill what has not ended after 10 s
+"""
 _SAMPLE_SECONDS = 0.3
 _SHOWN_TRANSFERS = 8
 _FOLLOW_SECONDS = 0.2
@@ -37,23 +63,37 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_up(actions)
-    ps = actions.add_parser("ps", help="show the pods and the last transfers of all that runs here")
+    ps = _action(actions, "ps", "show the pods and the last transfers of all that runs here", _PS_EXAMPLES)
     ps.set_defaults(func=run_ps)
-    logs = actions.add_parser("logs", help="print the containers' logs")
+    logs = _action(actions, "logs", "print the containers' logs", _LOGS_EXAMPLES)
     logs.add_argument("pod", nargs="?", default="", metavar="POD", help="a pod's name or part of it; default: all")
     logs.add_argument("-c", "--container", default="", metavar="NAME", help="engine, kvferry-sidecar or router")
     logs.add_argument("-f", "--follow", action="store_true", help="go on as lines come, until the instance ends")
     logs.add_argument("--name", default="", metavar="NAME", help="of the instance; needed when there are several")
     logs.set_defaults(func=run_logs)
-    stop = actions.add_parser("down", help="stop an instance and remove what it left")
+    stop = _action(actions, "down", "stop an instance and remove what it left", _DOWN_EXAMPLES)
     stop.add_argument("name", nargs="?", default="", metavar="NAME", help="needed when several run")
     stop.add_argument("--grace", type=_seconds, default=150.0, metavar="S", help="then it is killed (default: 150)")
     stop.set_defaults(func=run_down)
 
 
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, about: str, examples: str
+) -> argparse.ArgumentParser:
+    return actions.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
 def _add_up(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser("up", help="start a model's pods as processes and show them until Ctrl-C")
-    parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML or JSON; - is standard input")
+    parser = _action(actions, "up", "start a model's pods as processes and show them until Ctrl-C", _UP_EXAMPLES)
+    parser.add_argument(
+        "-f", "--filename", required=True, action="append", metavar="FILE", help="YAML or JSON; - is standard input"
+    )
     parser.add_argument("--name", default="", metavar="NAME", help="another name, to run the same object twice")
     model = parser.add_mutually_exclusive_group()
     model.add_argument("--set-model", type=Path, metavar="PATH", help="serve the model in this folder instead")
@@ -76,14 +116,21 @@ def run_up(args: argparse.Namespace) -> int:
         InputError: the file cannot be used. SpecInvalid: the object is refused. LocalError: it cannot run here.
     """
     check_linux()
+    from kvferry_operator.local import folders
     from kvferry_operator.local.request import Changes, request
     from kvferry_operator.local.up import up
 
-    raw = documents.read_objects(args.filename)
+    name, *more = args.filename
+    if more:
+        raise InputError(f"-f {name} -f {more[0]}: one `kvferry local up` runs one model; run one for each file")
+    raw = documents.read_objects(name)
     if len(raw) > 1:
-        raise InputError(f"{args.filename}: holds {len(raw)} models, local mode runs one at a time: split the file")
+        raise InputError(f"{name}: holds {len(raw)} models, local mode runs one at a time: split the file")
     changes = Changes(name=args.name, model=args.set_model, models=args.model_dir, logs=args.log_dir, traces=args.trace)
-    asyncio.run(up(request(raw[0], changes), sys.stdout))
+    asked = request(raw[0], changes)
+    folders.make("--log-dir", args.log_dir)
+    folders.make("--trace", args.trace)
+    asyncio.run(up(asked, sys.stdout))
     return 0
 
 

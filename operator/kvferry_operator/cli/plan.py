@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from kvferry_operator.cli import documents
+from kvferry_operator.cli import documents, unserved
 from kvferry_operator.desired.build import build
 from kvferry_operator.desired.settings import Settings
 
@@ -25,9 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-f", "--filename", required=True, nargs="+", metavar="FILE", help="YAML or JSON; - is standard input"
-    )
+    documents.add_filenames(parser)
     parser.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml", help="default: yaml")
     parser.set_defaults(func=run)
 
@@ -39,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = Settings()
     models = [model for name in args.filename for model in documents.read_models(name)]
+    unserved.warn(models)
     objects = [item for model in models for item in build(model, settings)]
     sys.stdout.write(documents.dump_json(objects) if args.output == "json" else documents.dump_yaml(objects))
     sys.stdout.flush()

@@ -6,15 +6,16 @@ import argparse
 import sys
 
 from kvferry_operator.api.types import DisaggregatedModel
-from kvferry_operator.cli import documents
+from kvferry_operator.cli import documents, unserved
 from kvferry_operator.desired.build import build
 from kvferry_operator.desired.settings import Settings
-from kvferry_operator.errors import FieldError, SpecInvalid
+from kvferry_operator.errors import InputError, SpecInvalid
 
 _EXAMPLES = """\
 examples:
   kvferry validate -f examples/smollm2.yaml
-  helm template mychart | kvferry validate -f -
+  kvferry validate -f examples/*.yaml
+  kubectl get disaggregatedmodels -A -o yaml | kvferry validate -f -
 """
 
 
@@ -26,30 +27,31 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog=_EXAMPLES + "\nexit code: 0 valid, 2 invalid or unusable",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-f", "--filename", required=True, nargs="+", metavar="FILE", help="YAML or JSON; - is standard input"
-    )
+    documents.add_filenames(parser)
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """
-    Raises:
-        InputError: the file cannot be used. SpecInvalid: an object in it is refused.
-    """
+    """Everything that is wrong with all files is told here, so this raises nothing."""
     models: list[DisaggregatedModel] = []
-    errors: list[FieldError] = []
+    errors: list[str] = []
     for name in args.filename:
         try:
-            models += documents.read_models(name)
+            found = documents.read_models(name)
+            for model in found:
+                # templates and resources can clash with what is rendered, which shows only then
+                build(model, Settings())
+            models += found
+        except InputError as error:
+            errors.append(f"kvferry validate: {error}")
         except SpecInvalid as invalid:
             prefix = f"{name}: " if len(args.filename) > 1 else ""
-            errors += [FieldError(f"{prefix}{error.path}", error.message) for error in invalid.errors]
+            errors += [f"{prefix}{error}" for error in invalid.errors]
+    for line in errors:
+        print(line, file=sys.stderr)  # noqa: T201
     if errors:
-        raise SpecInvalid(errors)
-    for model in models:
-        # templates and resources can clash with what is rendered, which shows only then
-        build(model, Settings())
+        return 2
+    unserved.warn(models)
     for model in models:
         sys.stdout.write(f"{model.name}: valid\n")
     sys.stdout.flush()

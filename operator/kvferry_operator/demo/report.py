@@ -21,6 +21,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
         *found,
         "",
         "TTFT: time to the first token through the router; AGGREGATED: the same of one engine that does all.",
+        "All engines share this machine's cores, so that the two are no comparison of speed.",
         "RAW, WIRE: bytes of all pipeline stages together; GOODPUT: raw bytes by the time of the busiest sender.",
         "HIDDEN: share of the time on the wire that passed while prefill was still computing.",
         "LANE: the transport and device that UCX says its endpoint uses.",

@@ -19,7 +19,7 @@ from kvferry_operator.demo.comparison import Row, compare
 from kvferry_operator.demo.errors import DemoFailed
 from kvferry_operator.demo.measure import Answer, complete
 from kvferry_operator.demo.prompts import PROMPTS, Prompt
-from kvferry_operator.local import session, transfers
+from kvferry_operator.local import session, table, transfers
 from kvferry_operator.local.request import Changes, Request, checkout, default_models, request
 from kvferry_operator.local.supervisor import Supervisor
 
@@ -29,6 +29,9 @@ _SETTLE_SECONDS = 2.0
 """A sidecar closes its record a moment after the last token has left."""
 _MAX_TOKENS = 16
 _WARM_UP_TOKENS = 4
+_ADVICE = session.Advice(
+    name="another demo runs; wait for it, or end it with Ctrl-C", port="stop it: the demo has no other addresses"
+)
 _WARM_UP = "A first request pays for what is loaded and compiled only once, so this one is not counted. " * 8
 
 
@@ -100,8 +103,9 @@ class Demo:
     async def _start(self, stack: contextlib.AsyncExitStack, asked: Request) -> Supervisor:
         found = asked.model
         self._tell(f"starting {found.name}")
+        options = replace(asked.options, advice=_ADVICE)
         supervisor = await stack.enter_async_context(
-            session.running(found.namespace, found.name, asked.manifests, asked.options, self._tell)
+            session.running(found.namespace, found.name, asked.manifests, options, self._tell)
         )
         self._supervisors.append(supervisor)
         return supervisor
@@ -122,9 +126,7 @@ class Demo:
                 missing = ", ".join(pod.name for pod in pods if not pod.ready)
                 if time.monotonic() > deadline:
                     raise DemoFailed(f"not ready after {_START_SECONDS:.0f} s: {missing}; see the logs with --log-dir")
-                self._tell(
-                    f"{sum(pod.ready for pod in pods)} of {len(pods)} pods are ready, the engines load the model"
-                )
+                self._tell(table.progress(pods))
             waiting.result()
         finally:
             waiting.cancel()

@@ -17,6 +17,8 @@ VOLUME_CONNECTOR = "kvferry-connector"
 VOLUME_SHM = "kvferry-shm"
 CONNECTOR_CONTAINER = "kvferry-connector"
 
+VLLM_NOT_SERVED = "spec.engine.type vllm is rendered, not served yet: its connector is not built"
+
 _START_SECONDS = 1800
 """A large model may take half an hour to load; from then on a hang is noticed within a minute."""
 

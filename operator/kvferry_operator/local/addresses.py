@@ -54,27 +54,29 @@ def ports_of(pod: Pod) -> tuple[int, ...]:
     return tuple(int(port["containerPort"]) for port in declared if port.get("protocol", "TCP") == "TCP")
 
 
-def busy_ports(pods: Iterable[Pod], addresses: Mapping[str, str]) -> tuple[Busy, ...]:
-    """Those declared ports that cannot be bound at the pods' addresses."""
+def busy_ports(pods: Iterable[Pod], addresses: Mapping[str, str], way_out: str) -> tuple[Busy, ...]:
+    """Those declared ports that cannot be bound at the pods' addresses. way_out: as `check_free`."""
     found: list[Busy] = []
     for pod in pods:
         for port in ports_of(pod):
-            reason = _why_not(addresses[pod.name], port)
+            reason = _why_not(addresses[pod.name], port, way_out)
             if reason:
                 found.append(Busy(pod.name, addresses[pod.name], port, reason))
     return tuple(found)
 
 
-def check_free(pods: Iterable[Pod], addresses: Mapping[str, str]) -> None:
+def check_free(pods: Iterable[Pod], addresses: Mapping[str, str], way_out: str) -> None:
     """
+    way_out: what a user can do when another program has a port at one of these addresses.
+
     Raises:
         CannotStart: names the first port in use, who has it and the way out.
     """
-    for busy in busy_ports(pods, addresses):
+    for busy in busy_ports(pods, addresses, way_out):
         raise CannotStart(f"pod {busy.pod} needs {busy.address}:{busy.port}: {busy.reason}")
 
 
-def _why_not(address: str, port: int) -> str:
+def _why_not(address: str, port: int, way_out: str) -> str:
     """Why the port cannot be bound; empty when it can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,16 +84,16 @@ def _why_not(address: str, port: int) -> str:
             probe.bind((address, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                return _who(address, port)
+                return _who(port, way_out)
             return f"{error.strerror}; local mode needs the loopback network 127.0.0.0/8 on the interface lo"
     return ""
 
 
-def _who(address: str, port: int) -> str:
-    """Tell a listener on every address (another --name would not help) from one on just this address."""
+def _who(port: int, way_out: str) -> str:
+    """Tell a listener on every address (other addresses would not help) from one on just this address."""
     if _listens_everywhere(port):
         return f"a program listens on port {port} of every address (see `ss -ltnp`): stop it, or bind it to 127.0.0.1"
-    return "another program has this port (see `ss -ltnp`): stop it, or run under other addresses with --name NAME"
+    return f"another program has this port (see `ss -ltnp`): {way_out}"
 
 
 def _listens_everywhere(port: int) -> bool:

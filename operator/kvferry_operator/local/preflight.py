@@ -21,15 +21,15 @@ _MIB = quantity.MIB
 _CONFIG, _LAYERS = "config.json", "num_hidden_layers"
 
 
-def check(deployment: Deployment, memory: Path) -> None:
+def check(deployment: Deployment, memory: Path, way_out: str) -> None:
     """All checks that need the plan.
 
-    memory: a folder of the file system that will hold the rings.
+    memory: a folder of the file system that will hold the rings. way_out: as `addresses.check_free`.
 
     Raises:
         CannotStart: the first thing that is missing.
     """
-    addresses.check_free(deployment.pods, deployment.addresses)
+    addresses.check_free(deployment.pods, deployment.addresses, way_out)
     check_memory(volumes.memory_limits(deployment.pods), _free(memory))
     programs = {launch.argv[0] for launch in deployment.launches.values()}
     for program in sorted(program for program in programs if Path(program).name == RUNTIME):

@@ -16,9 +16,13 @@ from kvferry_operator.api.parse import parse
 from kvferry_operator.api.rules import LOSSY
 from kvferry_operator.api.types import CacheType, DisaggregatedModel, EngineType, Mode
 from kvferry_operator.desired.build import build
+from kvferry_operator.desired.engine import VLLM_NOT_SERVED
 from kvferry_operator.desired.settings import Settings
+from kvferry_operator.errors import InputError
+from kvferry_operator.local import folders
+from kvferry_operator.local.errors import Unsupported
 from kvferry_operator.local.pods import Manifest
-from kvferry_operator.local.session import Options
+from kvferry_operator.local.session import Advice, Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +65,27 @@ def request(raw: Mapping[str, Any], changes: Changes) -> Request:
 
     Raises:
         SpecInvalid: it is refused, with the changes or without them.
+        Unsupported: its engine cannot be served. InputError: a folder that was named cannot be used.
     """
     parse(raw)
     model = parse(changed(raw, changes))
+    if model.spec.engine.type is EngineType.VLLM:
+        raise Unsupported(f"{model.name}: {VLLM_NOT_SERVED}; use type reference")
+    if changes.model is not None and not changes.model.is_dir():
+        raise InputError(f"--set-model {changes.model}: no such folder")
     models = changes.models or (changes.model.absolute().parent if changes.model else _models(model))
     if models is not None and model.spec.model.uri.startswith("hf://"):
-        models.mkdir(parents=True, exist_ok=True)
+        folders.make("--model-dir", models)
     options = Options(
         models=models.absolute() if models else None,
         logs=changes.logs,
         traces=changes.traces,
         model_path=_checked_path(model),
         model_uri=model.spec.model.uri,
+        advice=Advice(
+            name=f"stop it with `kvferry local down {model.name}`, or run a second one with --name NAME",
+            port="stop it, or run under other addresses with --name NAME",
+        ),
     )
     return Request(model, build(model, Settings()), options)
 

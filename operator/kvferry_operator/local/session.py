@@ -20,6 +20,15 @@ _KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What a user of this command can do. name: where another instance has the name. port: where another program has
+    a port at one of the instance's addresses."""
+
+    name: str = "stop it"
+    port: str = "stop it"
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """models: stands for the volume mounted at /models; None leaves a hostPath there as it is.
     logs: where logs go and stay; None keeps them with the instance, until it ends. traces: where the pods write
@@ -32,6 +41,7 @@ class Options:
     model_path: str = ""
     model_uri: str = ""
     traces: Path | None = None
+    advice: Advice = Advice()
     base: Path = field(default_factory=lambda: state.root(os.environ, os.getuid()))
     memory: Path = volumes.MEMORY
 
@@ -47,7 +57,7 @@ async def running(
             nothing is left running.
     """
     host.check_linux()
-    claim = state.claim(options.base, f"{namespace}-{name}", options.memory)
+    claim = state.claim(options.base, f"{namespace}-{name}", options.advice.name, options.memory)
     custody = Custody.start(claim)
     try:
         logs = options.logs / name if options.logs else claim.folder / "logs"
@@ -59,7 +69,7 @@ async def running(
             folder = plan.local_path(options.model_path)
             preflight.check_model(folder, options.model_uri)
             preflight.check_split(folder, objects.splits_of(manifests))
-        await asyncio.to_thread(preflight.check, plan, options.memory)
+        await asyncio.to_thread(preflight.check, plan, options.memory, options.advice.port)
         supervisor = Supervisor(plan, claim, custody, logfiles.Logs(places.logs), report)
         try:
             _start(supervisor)

@@ -72,11 +72,13 @@ class Claim:
             os.close(self.descriptor)
 
 
-def claim(base: Path, instance: str, memory: Path = volumes.MEMORY) -> Claim:
+def claim(base: Path, instance: str, way_out: str, memory: Path = volumes.MEMORY) -> Claim:
     """Take the instance's folder, and clean up what a crash of the whole machine may have left in it.
 
+    way_out: what a user can do when another process has it.
+
     Raises:
-        AlreadyRunning: another process has it; the message names its pid and how to stop it.
+        AlreadyRunning: another process has it; the message names its pid and the way out.
         CannotStart: the folder cannot be made, or belongs to somebody else.
     """
     folder = base / instance
@@ -87,12 +89,8 @@ def claim(base: Path, instance: str, memory: Path = volumes.MEMORY) -> Claim:
         if descriptor is not None:
             break
         owner = owner_of(folder)
-        name = instance.partition("-")[2]
         if owner is not None and proc.alive(owner.process):
-            raise AlreadyRunning(
-                f"{instance} is already running (pid {owner.pid}): stop it with `kvferry local down {name}`, "
-                "or run a second one with --name NAME"
-            )
+            raise AlreadyRunning(f"{instance} is already running (pid {owner.pid}): {way_out}")
         if time.monotonic() > deadline:
             raise AlreadyRunning(f"{instance} is still being cleaned up after {_CLEANING_SECONDS:.0f} s: {folder}")
         time.sleep(_PAUSE_SECONDS)  # a lock has no event that tells of its release

@@ -48,6 +48,11 @@ def groups(record: Record) -> str:
     )
 
 
+def progress(found: Sequence[PodRecord]) -> str:
+    """How far the start of these pods is."""
+    return f"{sum(pod.ready for pod in found)} of {len(found)} pods are ready, the engines load the model"
+
+
 def transfers(found: Iterable[Transfer]) -> list[str]:
     """One line each, newest first; empty when there are none."""
     rows: list[tuple[str, ...]] = [("TRANSFER", "STATE", "CODEC", "TOKENS", "RAW", "WIRE", "GOODPUT", "HIDDEN", "LANE")]

@@ -31,7 +31,12 @@ class Translation:
         if self._pattern is None:
             return text
         plain = {path.rstrip("/"): folder for path, folder in self.folders.items()}
-        return self._pattern.sub(lambda match: plain[match[0]], text)
+
+        def translated(match: re.Match[str]) -> str:
+            folder = plain[match[0]]
+            return folder.rstrip("/") if text.startswith("/", match.end()) else folder  # of the root, one slash
+
+        return self._pattern.sub(translated, text)
 
     def document(self, text: str) -> str:
         """A file's text: the strings of a JSON document are translated, anything else is left as it is."""

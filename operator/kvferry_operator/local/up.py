@@ -34,9 +34,9 @@ async def up(asked: Request, output: TextIO) -> None:
 
 async def _serve(asked: Request, view: View, kills: list[Callable[[], None]]) -> None:
     model = asked.model
-    view.say(f"{model.name}: starting (pid {os.getpid()})")
     async with running(model.namespace, model.name, asked.manifests, asked.options, view.say) as supervisor:
         kills.append(supervisor.kill)
+        view.say(f"{model.name}: starting (pid {os.getpid()})")
         view.say(f"logs: {supervisor.record.logs}")
         shown = asyncio.create_task(view.run(supervisor))
         try:

@@ -14,6 +14,7 @@ from kvferry_operator.local.supervisor import Supervisor
 from kvferry_operator.local.usage import Meter
 
 _REFRESH_SECONDS = 1.0
+_PROGRESS_SECONDS = 5.0
 _SHOWN_TRANSFERS = 8
 _MAX_PENDING = 1000
 _UP, _CLEAR = "\x1b[{}A", "\x1b[J"
@@ -37,8 +38,10 @@ class View:
             self._output.flush()
 
     async def run(self, supervisor: Supervisor) -> None:
-        """Keep the table on the terminal up to date until cancelled, then take it away; elsewhere do nothing."""
+        """Keep the table on the terminal up to date until cancelled, then take it away; elsewhere say now and then how
+        far the start is, until all pods are ready."""
         if not self._live:
+            await self._tell_progress(supervisor)
             return
         meter = Meter()
         async with aiohttp.ClientSession(trust_env=False) as session:
@@ -54,6 +57,14 @@ class View:
                     await asyncio.sleep(_REFRESH_SECONDS)
             finally:
                 self._draw([])
+
+    async def _tell_progress(self, supervisor: Supervisor) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_SECONDS)
+            record = supervisor.record
+            if record.ready:
+                return
+            self.say(table.progress(record.pods))
 
     def _draw(self, lines: list[str]) -> None:
         """Replace the table; pending reports go above it."""

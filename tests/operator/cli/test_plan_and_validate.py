@@ -76,6 +76,72 @@ def test_with_several_files_errors_name_theirs(tmp_path: Path, capsys: Captured)
     assert files[0] not in lines
 
 
+@pytest.mark.parametrize("command", ["validate", "plan"])
+@pytest.mark.parametrize("form", [["-f", "{0}", "{1}"], ["-f", "{0}", "-f", "{1}"]], ids=["one -f", "-f repeated"])
+def test_all_files_that_are_named_are_read(command: str, form: list[str], tmp_path: Path, capsys: Captured) -> None:
+    files = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        files.append(write(tmp_path / name, builders.raw(name=name)))
+    assert kvferry(command, *(part.format(*files) for part in form)) == 0
+    shown = capsys.readouterr().out
+    assert "first" in shown and "second" in shown
+
+
+def test_a_file_that_cannot_be_read_hides_no_error_of_another(tmp_path: Path, capsys: Captured) -> None:
+    bad = write(tmp_path, builders.raw({"decode.replicas": -1}))
+    missing = str(tmp_path / "nothing.yaml")
+    assert kvferry("validate", "-f", missing, bad, str(tmp_path)) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    first, second, third = shown.err.splitlines()
+    assert first == f"kvferry validate: {missing}: no such file"
+    assert second == f"{bad}: spec.decode.replicas: must be at least 0, found -1"
+    assert third.endswith("is a folder; name a file in it")
+
+
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_a_model_that_nothing_serves_yet_is_warned_of(command: str, tmp_path: Path, capsys: Captured) -> None:
+    file = write(tmp_path, builders.raw(name="good"), builders.raw({"engine.type": "vllm"}, name="other"))
+    assert kvferry(command, "-f", file) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: other: spec.engine.type vllm is rendered, not served yet: its connector is not built"
+    ]
+
+
+def test_a_list_is_read_like_its_items(tmp_path: Path, capsys: Captured) -> None:
+    items = [builders.raw(name="one"), {"kind": "Pod"}, builders.raw(name="two")]
+    file = write(tmp_path, {"apiVersion": "v1", "kind": "List", "items": items}, builders.raw(name="three"))
+    assert kvferry("validate", "-f", file) == 0
+    assert capsys.readouterr().out.splitlines() == ["one: valid", "two: valid", "three: valid"]
+
+
+def test_an_empty_list_holds_no_model(tmp_path: Path, capsys: Captured) -> None:
+    file = write(tmp_path, {"apiVersion": "v1", "kind": "List", "items": None})
+    assert kvferry("validate", "-f", file) == 2
+    assert "holds no DisaggregatedModel, found no object at all" in capsys.readouterr().err
+
+
+def test_a_misspelt_kind_is_refused_also_beside_a_right_one(tmp_path: Path, capsys: Captured) -> None:
+    misspelt = {**builders.raw(name="bad"), "kind": "DisagregatedModel"}
+    assert kvferry("validate", "-f", write(tmp_path, misspelt)) == 2
+    assert kvferry("validate", "-f", write(tmp_path, builders.raw(), misspelt)) == 2
+    alone, beside = capsys.readouterr().err.splitlines()
+    assert alone.endswith("holds no DisaggregatedModel, found DisagregatedModel; did you mean DisaggregatedModel?")
+    assert beside.endswith(
+        "kvferry.io has DisaggregatedModel only, found DisagregatedModel; did you mean DisaggregatedModel?"
+    )
+
+
+def test_keys_that_a_merge_brings_may_be_set_again(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(
+        yaml.safe_dump(builders.raw()) + "---\nbase: &base {a: 1}\nmore: &more {<<: *base, a: 2}\nlast: *more\n"
+    )
+    assert kvferry("validate", "-f", str(file)) == 0
+    assert capsys.readouterr().out == "tiny: valid\n"
+
+
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(builders.raw()).encode())))
     assert kvferry("validate", "-f", "-") == 0
@@ -91,6 +157,8 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Capture
         ("just text\n", "found no object at all"),
         (b"\xff\xfe\x00\x01", "not"),
         ("a: \x00\n", "not YAML"),
+        ("kind: Pod\nspec:\n  a: 1\n  b: 2\n  a: 1\n", "line 5, column 3: key a appears twice, first in line 3"),
+        ('{"kind": "Pod", "kind": "Pod"}', "line 1, column 17: key kind appears twice, first in line 1"),
     ],
 )
 def test_an_unusable_file_is_one_clear_line(

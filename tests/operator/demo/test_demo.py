@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +25,8 @@ from kvferry_operator.demo.errors import DemoFailed
 from kvferry_operator.demo.measure import Answer, complete
 from kvferry_operator.demo.model import FOLDER
 from kvferry_operator.demo.prompts import PROMPTS
+from kvferry_operator.demo.run import Demo
+from kvferry_operator.local import state
 from kvferry_operator.local.transfers import StageTransfer
 
 TOKENS = st.lists(st.integers(0, 3), max_size=6)
@@ -125,6 +130,7 @@ def test_the_table_has_a_line_a_prompt_for_each_method() -> None:
     assert "compression none" in text and "compression fp8" in text
     assert any(line.split()[-2:] == ["all", "3"] and "tcp:lo" in line and "0.54 GB/s" in line for line in lines)
     assert any(line.endswith("differ from token 1") for line in lines)
+    assert "no comparison of speed" in text
 
 
 def test_there_are_enough_prompts_and_two_are_long() -> None:
@@ -198,6 +204,8 @@ async def test_nobody_there_is_said_in_words() -> None:
     [
         (["--compression", "zip"], "--compression: 'zip' is not one of none, lossless, fp8"),
         (["--json", "/proc/no/demo.jsonl"], "--json /proc/no/demo.jsonl: cannot be written"),
+        (["--log-dir", "/proc/x"], "--log-dir /proc/x: cannot be written"),
+        (["--trace", "/proc/x"], "--trace /proc/x: cannot be written"),
         (["--prefill", "0"], "--prefill and --decode must be at least 1"),
         (["--prefill-stages", "0"], "--prefill-stages and --decode-stages must be at least 1"),
         (["--decode-stages", "-2"], "--prefill-stages and --decode-stages must be at least 1"),
@@ -228,3 +236,34 @@ def test_more_stages_than_layers_are_refused_before_anything_starts(
     assert main(["demo", "--model-dir", str(tmp_path), *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said and "starting" not in said
+
+
+def test_a_second_demo_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    (folder / "config.json").write_text('{"num_hidden_layers": 3}')
+    (folder / "model.safetensors").touch()
+    claim = state.claim(tmp_path / "kvferry", "default-demo-aggregated", "", tmp_path)
+    try:
+        assert main(["demo", "--model-dir", str(tmp_path)]) == 1
+    finally:
+        claim.release()
+    said = capsys.readouterr().err
+    assert f"(pid {os.getpid()}): another demo runs; wait for it, or end it with Ctrl-C\n" in said
+    assert "--name" not in said
+
+
+def test_a_demo_that_a_signal_ends_says_that_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run(_: Demo) -> list[Row]:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+        return []
+
+    monkeypatch.setattr(Demo, "run", run)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err.endswith("stopped; nothing is left running\n")

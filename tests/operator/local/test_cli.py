@@ -209,8 +209,13 @@ def test_a_grace_that_is_no_time_is_a_usage_error(grace: str, capsys: pytest.Cap
         ("two", [], 2, "holds 2 models, local mode runs one at a time"),
         ("unknown", [], 2, "spec.decoder: unknown field; did you mean decode"),
         ("good", ["--name", "No Good"], 2, "metadata.name"),
-        ("good", ["--set-model", "/nowhere/model"], 1, "/nowhere/model does not exist; name its folder with"),
+        ("good", ["--set-model", "/nowhere"], 2, "kvferry local: --set-model /nowhere: no such folder"),
         ("good", ["--model-dir", "/nowhere"], 1, "/nowhere/x does not exist"),
+        ("good", ["--log-dir", "/proc/x"], 2, "--log-dir /proc/x: cannot be written: No such file"),
+        ("good", ["--trace", "/proc/x"], 2, "--trace /proc/x: cannot be written: No such file"),
+        ("hub", ["--model-dir", "/proc/x"], 2, "--model-dir /proc/x: cannot be written: No such file"),
+        ("good", ["-f", "second.yaml"], 2, "-f second.yaml: one `kvferry local up` runs one model"),
+        ("vllm", [], 1, f"{INSTANCE}: spec.engine.type vllm is rendered, not served yet"),
     ],
 )
 def test_bad_input_is_one_clear_message(
@@ -230,15 +235,53 @@ def test_bad_input_is_one_clear_message(
         "good": good,
         "two": f"{good}\n---\n{good}",
         "unknown": objects.as_yaml({**_RAW, "spec": {**spec, "decoder": {}}}),
+        "hub": objects.as_yaml({**_RAW, "spec": {**spec, "model": {"uri": "hf://a/b"}}}),
+        # as examples/vllm.yaml, whose token would be asked for too
+        "vllm": objects.as_yaml(
+            {
+                **_RAW,
+                "spec": {
+                    **spec,
+                    "model": {"uri": "hf://a/b", "tokenSecretRef": {"name": "hugging-face"}},
+                    "engine": {"type": "vllm"},
+                },
+            }
+        ),
     }
     file = tmp_path / "model.yaml"
     if content is not None:
         file.write_text(contents.get(content, content))
     assert main(["local", "up", "-f", str(file), *arguments]) == code
-    said = capsys.readouterr().err
+    out, said = capsys.readouterr()
     assert message in said
     assert len(said.splitlines()) == 1
+    assert not out, "nothing is said to start before all is checked"
     assert not list((tmp_path / "run").glob("*"))
+
+
+def test_a_name_that_is_taken_is_told_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    file = tmp_path / "model.yaml"
+    file.write_text(objects.as_yaml(_RAW))
+    claim = state.claim(tmp_path / "kvferry", f"default-{INSTANCE}", "", tmp_path)
+    try:
+        assert main(["local", "up", "-f", str(file)]) == 1
+    finally:
+        claim.release()
+    assert capsys.readouterr().err == (
+        f"kvferry local: default-{INSTANCE} is already running (pid {os.getpid()}): "
+        f"stop it with `kvferry local down {INSTANCE}`, or run a second one with --name NAME\n"
+    )
+
+
+@pytest.mark.parametrize("action", ["up", "ps", "logs", "down"])
+def test_every_action_explains_itself(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["local", action, "--help"])
+    assert stopped.value.code == 0
+    assert f"examples:\n  kvferry local {action}" in capsys.readouterr().out
 
 
 def test_changes_are_laid_on_a_copy_and_checked() -> None:

@@ -49,6 +49,13 @@ def test_mount_paths_are_replaced_where_a_path_starts_and_nowhere_else(text: str
     assert translation.text(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"), [("/models/x", "/x"), ("file:///models/x", "file:///x"), ("/models", "/")]
+)
+def test_the_root_folder_brings_no_second_slash(text: str, expected: str) -> None:
+    assert Translation({"/models": "/"}).text(text) == expected
+
+
 @given(text=st.text(max_size=60))
 def test_a_text_without_mount_paths_stays_as_it_is(text: str) -> None:
     assert Translation({}).text(text) == text

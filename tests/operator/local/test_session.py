@@ -19,12 +19,14 @@ from kvferry_operator.local.errors import AlreadyRunning, CannotStart, LocalErro
 from kvferry_operator.local.supervisor import Supervisor
 from local_objects import INSTANCE
 
+_ADVICE = session.Advice(name="end the other one", port="free the port")
+
 
 @pytest.fixture
 def options(tmp_path: Path) -> session.Options:
     memory = tmp_path / "shm"
     memory.mkdir()
-    return session.Options(models=None, base=tmp_path / "run" / "kvferry", memory=memory)
+    return session.Options(models=None, advice=_ADVICE, base=tmp_path / "run" / "kvferry", memory=memory)
 
 
 def silent(_: str) -> None:
@@ -145,7 +147,7 @@ async def test_init_containers_run_to_their_end_first(tmp_path: Path, options: s
 async def test_the_second_of_two_with_the_same_name_is_refused(options: session.Options) -> None:
     manifests = objects.deployment()
     async with session.running("default", INSTANCE, manifests, options, silent) as supervisor:
-        with pytest.raises(AlreadyRunning, match=rf"pid {os.getpid()}.*kvferry local down m.*--name"):
+        with pytest.raises(AlreadyRunning, match=rf"\(pid {os.getpid()}\): end the other one"):
             async with session.running("default", INSTANCE, manifests, options, silent):
                 pass
         await asyncio.wait_for(supervisor.wait_ready(), 20)
@@ -203,8 +205,10 @@ async def test_what_cannot_run_here_is_refused_in_one_message(
 async def test_a_port_in_use_is_named_with_the_way_out(options: session.Options) -> None:
     async with session.running("default", INSTANCE, objects.deployment(), options, silent) as supervisor:
         await asyncio.wait_for(supervisor.wait_ready(), 20)
-        other = session.Options(models=None, base=options.base / "other", memory=options.memory)
-        with pytest.raises(CannotStart, match=r"needs 127\.\d+\.\d+\.1:7401: another program has this port.*--name"):
+        other = session.Options(models=None, advice=_ADVICE, base=options.base / "other", memory=options.memory)
+        with pytest.raises(
+            CannotStart, match=r"needs 127\.\d+\.\d+\.1:7401: another program has this port.*: free the port"
+        ):
             async with session.running("default", INSTANCE, objects.deployment(), other, silent):
                 pass
 
