@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+FORMATS = ("json", "text")
+LEVELS = ("debug", "info", "warning", "error")
+
 Context = Callable[[], Mapping[str, Any]]
 """What a line is about, asked for when it is written."""
 
@@ -53,7 +56,7 @@ class TextFormatter(_Formatter):
 
 
 def setup(style: str, level: str, context: Context = dict) -> None:
-    """Send all logs to standard error. style: json or text. level: debug, info, warning or error."""
+    """Send all logs to standard error. style: one of `FORMATS`. level: one of `LEVELS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(context) if style == "json" else TextFormatter(context))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

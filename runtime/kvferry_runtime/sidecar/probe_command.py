@@ -11,11 +11,20 @@ from pathlib import Path
 from kvferry_contract import env, paths
 from kvferry_contract.config import TransportKind
 
+EXAMPLES = """examples:
+  kvferry-runtime probe
+  kvferry-runtime probe --host 10.0.0.7 --ring-dir /dev/shm
+  kubectl exec POD -c kvferry-sidecar -- kvferry-runtime probe
+"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `probe` to `kvferry-runtime`."""
     parser = subparsers.add_parser(
-        "probe", help="print what this pod can do: limits, shared memory, devices, UCX lanes (JSON)"
+        "probe",
+        help="print what this pod can do: limits, shared memory, devices, UCX lanes (JSON)",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--host",

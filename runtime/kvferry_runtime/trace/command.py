@@ -8,14 +8,22 @@ from pathlib import Path
 
 from kvferry_runtime.errors import SettingsError
 
+EXAMPLES = """examples:
+  kvferry-runtime timeline traces/demo-fp8/*.json                    # a summary alone
+  kvferry-runtime timeline traces/demo-fp8/*.json -o timeline.svg    # a row for each layer, and a summary
+  kvferry-runtime timeline traces/demo-fp8/*.json -o all.json        # all pods in one view of Perfetto
+"""
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `timeline` to `kvferry-runtime`."""
     parser = subparsers.add_parser(
         "timeline",
         help="draw the traces that --trace wrote",
-        description="Prints how much of the transfers was hidden behind the forward pass, and where the time went. "
+        description="Prints how much of the transfers was hidden behind the forward pass, and where the time went.\n"
         "Each trace alone also opens in Perfetto (ui.perfetto.dev).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="of engines and sidecars, together")
     parser.add_argument(

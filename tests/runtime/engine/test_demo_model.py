@@ -2,6 +2,7 @@
 
 import argparse
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,29 @@ def test_missing_libraries_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(demo_model.importlib.util, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(SettingsError, match=r"needs gguf: pip install 'kvferry\[engine,demo\]'"):
         demo_model.prepare(tmp_path / "demo", print)
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_the_option(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"/proc/nope/demo cannot be made: /proc/nope: No such file .*--output"):
+        demo_model.prepare(Path("/proc/nope/demo"), print)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SettingsError, match=rf"{file}/demo cannot be made: {file}: File exists; .*--model-dir"):
+        demo_model.prepare(file / "demo", print)
+
+
+@pytest.mark.slow
+def test_no_bars_are_drawn_into_a_file(tmp_path: Path) -> None:
+    """The bar over the tensors is one that `disable_progress_bar` of transformers does not reach."""
+    code = (
+        "import sys; from pathlib import Path; from kvferry_runtime.engine import demo_model\n"
+        "try: demo_model._convert(Path(sys.argv[1], 'absent.gguf'), Path(sys.argv[1], 'model'))\n"
+        "except demo_model.ModelUnavailable: pass\n"
+        "from transformers.modeling_gguf_pytorch_utils import tqdm\n"
+        "assert list(tqdm(range(3), desc='bar')) == [0, 1, 2]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bar" not in done.stderr

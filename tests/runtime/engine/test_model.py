@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 import tiny_model
 from kvferry_contract.config import ModelConfig
@@ -57,6 +58,36 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelUnavailable, match="hf://nobody/nothing could not be fetched"):
         resolve(config("hf://nobody/nothing", directory=str(tmp_path)))
+
+
+UNREACHABLE = (
+    "Got: ConnectError: [Errno -2] Name or service not known\nAn error happened while trying to locate the files on "
+    "the Hub. Please check your internet connection and try again."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "reason"),
+    [
+        (LocalEntryNotFoundError(UNREACHABLE), OSError("Name or service not known"), "Name or service not known"),
+        (LocalEntryNotFoundError(UNREACHABLE), TimeoutError(), "TimeoutError"),
+        (OSError("401 Client Error.\n\nRepository Not Found."), None, "401 Client Error. Repository Not Found"),
+    ],
+)
+def test_a_failed_fetch_is_one_clean_line(
+    error: OSError, cause: Exception | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error from cause
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(ModelUnavailable) as raised:
+        resolve(config("hf://nobody/nothing", directory=str(tmp_path)))
+    assert str(raised.value) == (
+        f"hf://nobody/nothing could not be fetched into {tmp_path} ({reason}): check the name, the network, "
+        "and the token (spec.model.tokenSecretRef) if the model is not public; "
+        "in local mode, --set-model PATH serves a folder instead"
+    )
 
 
 def test_a_model_is_described(tiny_bf16: Path) -> None:

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvferry_runtime.bench.arguments import Benches, add_bench
 from kvferry_runtime.bench.rate import parse
 from kvferry_runtime.errors import SettingsError
 
@@ -26,24 +27,16 @@ and the reason is told. To prepare the model: kvferry-runtime model prepare smol
 """
 
 
-def add_parser(benches: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(benches: Benches) -> None:
     """Add `pipeline` to `kvferry-runtime bench`."""
     text = "two pipeline stages against one: KV over a link for each, prefill on a core for each"
-    parser = benches.add_parser(
-        "pipeline",
-        help=text,
-        description=f"Measure {text}.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write one JSON object for each figure")
+    parser = add_bench(benches, "pipeline", run, text, EXAMPLES)
     parser.add_argument("--rate", default="250mbit", help="of every link (default: 250mbit)")
     parser.add_argument("--tokens", default=2000, type=int, metavar="N", help="of a prompt (default: 2000)")
     parser.add_argument("--count", default=5, type=int, metavar="N", help="prompts for a figure (default: 5)")
     parser.add_argument(
         "--model", type=Path, metavar="DIR", help=f"that the engines serve (default: {MODEL}, if it is there)"
     )
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -74,6 +74,8 @@ async def serve(settings: EngineSettings) -> int:
     try:
         return await serve_role(settings, agent)
     finally:
+        if agent is not None:  # closed already, unless the engine could not be built
+            await asyncio.to_thread(agent.close, CLOSE_SECONDS)
         if recorder is not None and settings.trace is not None:
             recorder.write(settings.trace)
 

@@ -26,6 +26,8 @@ ROWS = (1, 8, 16, 32, 64, 128, 256)
 DEFAULT_ROWS = 8
 """A pass reads all weights once, so 8 rows cost little more than one."""
 DEFAULT_DRAIN_SECONDS = 30.0
+STAGE_WAIT_SECONDS = (0.1, 86_400)
+"""A group that is not complete within a day will not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +73,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--role", choices=[role.value for role in Role], help=f"${env.ROLE} if not given, else aggregated"
     )
     parser.add_argument("--host", help=f"address to listen on; ${env.POD_IP} if not given, else 127.0.0.1")
-    parser.add_argument("--port", type=int, default=ports.ENGINE)
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=ports.ENGINE,
+        metavar="N",
+        help=f"port to listen on, 0 for any free one (default: {ports.ENGINE})",
+    )
     parser.add_argument("--device", choices=DEVICES, default="auto", help="auto: a GPU where there is one")
     parser.add_argument(
         "--dtype", choices=DTYPES, default="auto", help="of weights and KV cache; auto: as the model was saved"
     )
-    parser.add_argument("--threads", type=int, default=DEFAULT_THREADS, help="CPU threads, the same in every role")
     parser.add_argument(
-        "--max-batch", type=int, choices=ROWS, default=DEFAULT_ROWS, help="requests that share one decode pass"
+        "--threads",
+        type=int,
+        default=DEFAULT_THREADS,
+        metavar="N",
+        help=f"CPU threads, the same in every role (default: {DEFAULT_THREADS})",
+    )
+    parser.add_argument(
+        "--max-batch",
+        type=int,
+        choices=ROWS,
+        default=DEFAULT_ROWS,
+        help=f"requests that share one decode pass (default: {DEFAULT_ROWS})",
     )
     parser.add_argument(
         "--trace",
@@ -87,13 +105,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"write a timeline of the transfers there at the end; ${env.TRACE} if not given, else none",
     )
     parser.add_argument(
-        "--kv-blocks", type=int, help="KV cache in blocks of 16 tokens; derived from free memory if not given"
+        "--kv-blocks",
+        type=int,
+        metavar="N",
+        help="KV cache in blocks of 16 tokens; derived from free memory if not given",
     )
     parser.add_argument(
         "--stage-wait-seconds",
         type=float,
         default=stage_hosts.WAIT_SECONDS,
-        help="how long the other pipeline stages of a group may take to get an address and to load their layers",
+        metavar="S",
+        help="how long the other pipeline stages of a group may take to get an address and to load their layers "
+        f"(default: {stage_hosts.WAIT_SECONDS:g})",
     )
 
 
@@ -109,6 +132,7 @@ def read(args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> E
         ("--port", args.port, 0, 65535),
         ("--threads", args.threads, 1, 1024),
         ("--kv-blocks", 1 if args.kv_blocks is None else args.kv_blocks, 1, 1 << 30),
+        ("--stage-wait-seconds", args.stage_wait_seconds, *STAGE_WAIT_SECONDS),
     ):
         if not least <= value <= most:
             raise SettingsError(f"{name} {value}: allowed are {least} to {most}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path, PurePosixPath
 
 from kvferry_contract.config import ModelConfig
@@ -49,7 +50,10 @@ def _fetch(repository: str, model: ModelConfig) -> Path:
         raise SettingsError(f"model uri {model.uri!r}: expected hf://organisation/name")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
     try:
         return Path(
             snapshot_download(
@@ -64,9 +68,19 @@ def _fetch(repository: str, model: ModelConfig) -> Path:
         raise SettingsError(f"model uri {model.uri!r}: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ModelUnavailable(
-            f"{model.uri} could not be fetched into {model.directory}: {error}. "
-            "Check the name, the network, and the token (spec.model.tokenSecretRef) if the model is not public"
+            f"{model.uri} could not be fetched into {model.directory} ({_reason(error)}): check the name, the network, "
+            "and the token (spec.model.tokenSecretRef) if the model is not public; "
+            "in local mode, --set-model PATH serves a folder instead"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line: the hub's own words about its cache hide what they were caused by."""
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def checked(folder: Path, uri: str) -> Path:
