@@ -1,8 +1,11 @@
-"""`bench crossover`: each method against the link's rate, with what `auto` makes of it, also after the rate changed."""
+"""`bench crossover`: each method against the link's rate, with what `auto` makes of it, also after the rate changed.
+
+`auto` is held against the best fixed method of a rate in turn, each over a link of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +16,11 @@ from kvferry_runtime.bench import layouts, namespaces, pair
 from kvferry_runtime.bench.figures import Figure
 from kvferry_runtime.bench.link import MAX_LARGE_TOKENS, MEGABYTE, tolerance
 from kvferry_runtime.bench.namespaces import Link
-from kvferry_runtime.bench.pair import Pair
+from kvferry_runtime.bench.pair import Pair, Transfer
 from kvferry_runtime.bench.rate import Rate
 from kvferry_runtime.bench.samples import Sample, count, sample, tokens_for, unaided_seconds
 
+ROUNDS = 3
 STEP_COUNT = 4
 """Transfers after a step that count, after one in which `auto` sees that the link is another one."""
 
@@ -36,31 +40,28 @@ def figures(plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
     Raises:
         KvferryError: a process did not start, a transfer failed, or wrong bytes arrived.
     """
-    fixed: dict[Rate, dict[Method, Sample]] = {rate: {} for rate in plan.rates}
-    with namespaces.linked() as link:
+    goodput: dict[Rate, dict[Method, float]] = {rate: {} for rate in plan.rates}
+    with namespaces.linked() as link, namespaces.linked(1) as other:
         for method in plan.methods:
             with _pods(plan, method, link) as pods:
                 for rate in plan.rates:
                     progress(f"{method.value} at {rate.text}")
-                    found = fixed[rate][method] = _at(pods, link, plan, rate)
-                    yield Figure(
-                        f"crossover.{rate.text}.{method.value}", found.goodput / MEGABYTE, "MB/s", None, None, found.n
-                    )
-                    yield Figure(
-                        f"crossover.{rate.text}.{method.value}.size", found.wire_share, "wire/raw", None, None, found.n
-                    )
-        best = {rate: max(sample.goodput for sample in methods.values()) for rate, methods in fixed.items()}
-        with _pods(plan, Method.AUTO, link) as pods:
+                    found = _at(pods, link, plan, rate)
+                    goodput[rate][method] = found.goodput
+                    yield from _sized(f"crossover.{rate.text}.{method.value}", found)
+        best = {rate: max(found, key=lambda method: found[method]) for rate, found in goodput.items()}
+        with _pods(plan, Method.AUTO, other) as auto:
             for rate in plan.rates:
-                progress(f"auto at {rate.text}")
-                found = _at(pods, link, plan, rate)
-                yield _against_best(f"auto.{rate.text}", found.goodput, best[rate], found.n)
-                yield Figure(f"auto.{rate.text}.size", found.wire_share, "wire/raw", None, None, found.n)
+                progress(f"auto at {rate.text}, in turn with {best[rate].value}")
+                with _pods(plan, best[rate], link) as fixed:
+                    rounds = [(_at(auto, other, plan, rate), _at(fixed, link, plan, rate)) for _ in range(ROUNDS)]
+                yield _in_turn(f"auto.{rate.text}", [(ours.goodput, theirs.goodput) for ours, theirs in rounds])
+                share = median(ours.wire_share for ours, _ in rounds)
+                yield Figure(f"auto.{rate.text}.size", share, "wire/raw", None, None, ROUNDS)
             for before, after, name in ((plan.rates[-1], plan.rates[0], "down"), (plan.rates[0], plan.rates[-1], "up")):
                 progress(f"auto, the rate goes {name} while it works")
-                yield _against_best(
-                    f"auto.step_{name}", _step(pods, link, plan, before, after), best[after], STEP_COUNT
-                )
+                with _pods(plan, best[after], link) as fixed:
+                    yield _step(f"auto.step_{name}", auto, other, fixed, link, plan, before, after)
 
 
 @contextmanager
@@ -78,16 +79,29 @@ def _at(pods: Pair, link: Link, plan: Plan, rate: Rate) -> Sample:
     return sample(partial(pods.move, tokens), count(plan.seconds, 3 * plan.seconds), rate)
 
 
-def _step(pods: Pair, link: Link, plan: Plan, before: Rate, after: Rate) -> float:
-    """Bytes per second, median of the transfers after the step."""
-    link.limit(before)
-    pods.move(tokens_for(before, plan.seconds, pods.raw_bytes(1), MAX_LARGE_TOKENS))
+def _step(name: str, auto: Pair, other: Link, fixed: Pair, link: Link, plan: Plan, before: Rate, after: Rate) -> Figure:
+    """After the rate of `auto`'s link changed; the other pair's had this rate all along."""
+    tokens = {rate: tokens_for(rate, plan.seconds, auto.raw_bytes(1), MAX_LARGE_TOKENS) for rate in (before, after)}
     link.limit(after)
-    tokens = tokens_for(after, plan.seconds, pods.raw_bytes(1), MAX_LARGE_TOKENS)
-    pods.move(tokens)
-    moved = [pods.move(tokens) for _ in range(STEP_COUNT)]
-    return median(transfer.raw_bytes / unaided_seconds(transfer, after) for transfer in moved)
+    fixed.move(tokens[after])
+    other.limit(before)
+    auto.move(tokens[before])
+    other.limit(after)
+    auto.move(tokens[after])
+    pairs = [tuple(_speed(pods.move(tokens[after]), after) for pods in (auto, fixed)) for _ in range(STEP_COUNT)]
+    return _in_turn(name, [(ours, theirs) for ours, theirs in pairs])
 
 
-def _against_best(name: str, goodput: float, best: float, n: int) -> Figure:
-    return Figure(name, goodput / MEGABYTE, "MB/s", best / MEGABYTE, goodput / best, n)
+def _speed(transfer: Transfer, rate: Rate) -> float:
+    return transfer.raw_bytes / unaided_seconds(transfer, rate)
+
+
+def _sized(name: str, found: Sample) -> Iterator[Figure]:
+    yield Figure(name, found.goodput / MEGABYTE, "MB/s", None, None, found.n)
+    yield Figure(f"{name}.size", found.wire_share, "wire/raw", None, None, found.n)
+
+
+def _in_turn(name: str, rounds: Sequence[tuple[float, float]]) -> Figure:
+    """Medians, and the median of the ratios of one round each: other programs slow both of a round down."""
+    ours, theirs = (median(speeds) / MEGABYTE for speeds in zip(*rounds, strict=True))
+    return Figure(name, ours, "MB/s", theirs, median(one / another for one, another in rounds), len(rounds))
