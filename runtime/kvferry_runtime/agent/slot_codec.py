@@ -84,7 +84,7 @@ class SlotCodec:
 
     def speed(self, method: str, shape: LayerShape) -> MethodSpeed:
         """Of this method on one layer's values."""
-        return measure(self.codecs[method], shape)
+        return measure(self.codecs[method], shape, lambda payload: payload_digest(payload, self.integrity))
 
     def read(self, ring: RingMemory, slot: int, header: DataHeader, shape: LayerShape, memory: KvMemory) -> None:
         """Check the payload's digest, then write its rows.

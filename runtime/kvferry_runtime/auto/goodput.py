@@ -3,7 +3,7 @@
 A sample is the bytes of some messages that ended, over the time in which at least one was under way: a sender that
 has nothing to send does not make the link look slow. The estimate is the median of the last samples, so that one
 stall or burst changes nothing. When the newest samples agree with each other on another rate than the older ones, the
-rate has stepped, and the older ones are forgotten: three messages after a step the estimate is the new rate.
+rate has stepped, and the older ones are forgotten: three samples after a step the estimate is the new rate.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ STEP = 1.3
 SAMPLE_BYTES = 256 * 1024
 SAMPLE_MESSAGES = 8
 """A sample has so many bytes or so many messages, whichever is reached first."""
+BUNCH_SECONDS = 5e-3
+BUNCH_MESSAGES = 4
+"""And lasts so long or has so many messages, but for the first one, as a poor one is better than none: ends are noticed
+in bunches, and the kernel takes a message or two at once into its buffers."""
 SAMPLE_SECONDS = 100e-6
-"""And lasts so long: ends are noticed in bunches."""
+"""And lasts at least so long in any case."""
 
 
 class Goodput:
@@ -60,7 +64,8 @@ class Goodput:
         self._bytes += wire_bytes if carried else 0
         self._messages += 1
         enough = self._bytes >= SAMPLE_BYTES or self._messages >= SAMPLE_MESSAGES
-        if enough and self._bytes and self._busy >= SAMPLE_SECONDS:
+        whole = self._busy >= BUNCH_SECONDS or self._messages >= BUNCH_MESSAGES or not self._samples
+        if enough and whole and self._bytes and self._busy >= SAMPLE_SECONDS:
             self._add(self._bytes / self._busy)
             self._busy, self._bytes, self._messages = 0.0, 0, 0
 

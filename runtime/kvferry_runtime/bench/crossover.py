@@ -20,7 +20,7 @@ from kvferry_runtime.bench.pair import Pair, Transfer
 from kvferry_runtime.bench.rate import Rate
 from kvferry_runtime.bench.samples import Sample, count, sample, tokens_for, unaided_seconds
 
-ROUNDS = 3
+ROUNDS = 5
 STEP_COUNT = 4
 """Transfers after a step that count, after one in which `auto` sees that the link is another one."""
 

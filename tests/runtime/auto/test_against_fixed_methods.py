@@ -95,7 +95,7 @@ def test_within_five_percent_of_the_next_request_after_a_step(
 def test_a_step_within_a_long_request_costs_no_more_than_what_was_under_way(
     before: float, after: float, methods: dict[str, MethodSpeed]
 ) -> None:
-    """What was encoded for the old rate is sent, and three messages show the new one."""
+    """What was encoded for the old rate is sent, and three samples show the new one."""
     work = Work(256 * MIB, 30, MIB, 0.0)
     wire = Wire(Link(before, before, 0.0))
     with_auto(wire, PROOF, methods)

@@ -1,4 +1,4 @@
-"""What the link carries: measured on busy time alone, deaf to a stall, and right three messages after a step."""
+"""What the link carries: measured on busy time alone, deaf to a stall, and right three samples after a step."""
 
 from __future__ import annotations
 
@@ -77,6 +77,20 @@ def test_small_messages_are_measured_together() -> None:
     sender = Sender()
     sender.send(1e8, 64, 8192)
     assert sender.rate == pytest.approx(1e8, rel=0.01)
+
+
+def test_messages_whose_ends_are_noticed_together_do_not_make_a_fast_link_look_faster() -> None:
+    """Or that the kernel takes into its buffers at once, while nothing else is on its way."""
+    sender = Sender()
+    rate, size, bunch = 1e9, 2 * MIB, 3
+    for _ in range(60):
+        for _ in range(bunch):
+            sender.goodput.started(size, sender.now)
+        sender.now += bunch * size / rate
+        for place in range(bunch):
+            sender.goodput.ended(size, sender.now + place * 60e-6)
+        sender.now += bunch * 60e-6
+    assert sender.rate == pytest.approx(rate, rel=0.1)
 
 
 def test_messages_that_were_not_carried_do_not_count() -> None:
