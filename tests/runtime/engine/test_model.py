@@ -60,6 +60,10 @@ def test_a_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Monkey
         resolve(config("hf://nobody/nothing", directory=str(tmp_path)))
 
 
+class ReadTimeout(Exception):
+    """Of an HTTP client in the middle of a download."""
+
+
 UNREACHABLE = (
     "Got: ConnectError: [Errno -2] Name or service not known\nAn error happened while trying to locate the files on "
     "the Hub. Please check your internet connection and try again."
@@ -72,10 +76,11 @@ UNREACHABLE = (
         (LocalEntryNotFoundError(UNREACHABLE), OSError("Name or service not known"), "Name or service not known"),
         (LocalEntryNotFoundError(UNREACHABLE), TimeoutError(), "TimeoutError"),
         (OSError("401 Client Error.\n\nRepository Not Found."), None, "401 Client Error. Repository Not Found"),
+        (ReadTimeout("The read operation timed out"), None, "The read operation timed out"),
     ],
 )
 def test_a_failed_fetch_is_one_clean_line(
-    error: OSError, cause: Exception | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, cause: Exception | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error from cause

@@ -49,7 +49,7 @@ def _fetch(repository: str, model: ModelConfig) -> Path:
     if repository.count("/") != 1:
         raise SettingsError(f"model uri {model.uri!r}: expected hf://organisation/name")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
@@ -66,7 +66,7 @@ def _fetch(repository: str, model: ModelConfig) -> Path:
         )
     except HFValidationError as error:
         raise SettingsError(f"model uri {model.uri!r}: {error}") from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:  # also what the HTTP client raises in mid-download, which is no OSError
         raise ModelUnavailable(
             f"{model.uri} could not be fetched into {model.directory} ({_reason(error)}): check the name, the network, "
             "and the token (spec.model.tokenSecretRef) if the model is not public; "
