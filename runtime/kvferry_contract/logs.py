@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 FORMATS = ("json", "text")
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warn", "warning", "error", "critical")
 
 Context = Callable[[], Mapping[str, Any]]
 """What a line is about, asked for when it is written."""

@@ -56,7 +56,11 @@ def test_every_option_is_explained(parser: argparse.ArgumentParser) -> None:
     [
         (["--log-level", "foo"], {}, ["--log-level", "'foo'", "debug", "info", "warning", "error"]),
         (["--log-format", "xml"], {}, ["--log-format", "'xml'", "json", "text"]),
-        ([], {env.LOG_LEVEL: "foo"}, ["KVFERRY_LOG_LEVEL=foo: allowed are debug, info, warning, error"]),
+        (
+            [],
+            {env.LOG_LEVEL: "foo"},
+            ["KVFERRY_LOG_LEVEL=foo: allowed are debug, info, warn", "warning, error, critical"],
+        ),
         ([], {env.LOG_FORMAT: "xml"}, ["KVFERRY_LOG_FORMAT=xml: allowed are json, text"]),
     ],
 )

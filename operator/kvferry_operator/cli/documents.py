@@ -6,7 +6,7 @@ import argparse
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from kvferry_operator.errors import FieldError, InputError, SpecInvalid
 
 MAX_BYTES = 3 << 20
 """More than an API server takes in one request."""
+_LISTS = ("List", f"{names.KIND}List")
 _ALIKE = 0.8
 """Share of a kind's letters from which on it is taken for ours, misspelt."""
 
@@ -37,8 +38,12 @@ def add_filenames(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_models(name: str) -> tuple[DisaggregatedModel, ...]:
-    """Every DisaggregatedModel in a file, at least one. Documents of other kinds are left alone.
+def read_models(
+    name: str, check: Callable[[DisaggregatedModel], object] = lambda _model: None
+) -> tuple[DisaggregatedModel, ...]:
+    """Every DisaggregatedModel in a file, at least one. Documents of other kinds are left alone, if they are YAML.
+
+    check: called for each of them; raises SpecInvalid for one that is refused.
 
     Raises:
         InputError: as `read_objects`.
@@ -49,7 +54,9 @@ def read_models(name: str) -> tuple[DisaggregatedModel, ...]:
     models = []
     for raw in objects:
         try:
-            models.append(parse(raw))
+            model = parse(raw)
+            check(model)
+            models.append(model)
         except SpecInvalid as invalid:
             prefix = f"{_label(raw)}: " if len(objects) > 1 else ""
             errors += (FieldError(f"{prefix}{error.path}", error.message) for error in invalid.errors)
@@ -123,16 +130,25 @@ def _documents(text: str, shown: str) -> list[Mapping[str, Any]]:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise InputError(f"{shown}: not YAML{where}: {error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError) as error:
+        # the last two: what PyYAML makes of values that do not fit their own tag, such as `!!int ""`
         raise InputError(f"{shown}: not YAML: {str(error).partition(chr(10))[0]}") from error
-    return [item for document in documents for item in _unpacked(document) if isinstance(item, Mapping)]
+    return list(_unpacked(documents))
 
 
-def _unpacked(document: object) -> list[object]:
-    if isinstance(document, Mapping) and document.get("kind") == "List":
-        items = document.get("items")
-        return items if isinstance(items, list) else []
-    return [document]
+def _unpacked(documents: Iterable[object]) -> Iterator[Mapping[str, Any]]:
+    """In order, those in lists and in lists of lists too; each list once, as YAML may refer to one within itself."""
+    waiting, seen = list(documents)[::-1], set[int]()
+    while waiting:
+        document = waiting.pop()
+        if not isinstance(document, Mapping):
+            continue
+        if document.get("kind") not in _LISTS:
+            yield document
+        elif id(document) not in seen:
+            seen.add(id(document))
+            items = document.get("items")
+            waiting += reversed(items) if isinstance(items, list) else ()
 
 
 def _meant(kinds: Iterable[str]) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""Of the key `<<`, which merges another mapping in and may do so several times."""
+
 
 class Loader(yaml.SafeLoader):
     """Safe, and refuses a key that stands twice.
@@ -19,7 +22,7 @@ class Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         first: dict[tuple[str, str], int] = {}
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             known = (key.tag, key.value)
             if known in first:

@@ -37,11 +37,8 @@ def run(args: argparse.Namespace) -> int:
     errors: list[str] = []
     for name in args.filename:
         try:
-            found = documents.read_models(name)
-            for model in found:
-                # templates and resources can clash with what is rendered, which shows only then
-                build(model, Settings())
-            models += found
+            # templates and resources can clash with what is rendered, which shows only then
+            models += documents.read_models(name, lambda model: build(model, Settings()))
         except InputError as error:
             errors.append(f"kvferry validate: {error}")
         except SpecInvalid as invalid:

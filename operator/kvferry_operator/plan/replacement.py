@@ -190,13 +190,22 @@ class _Exchange:
         return True
 
     def _part_with_surplus(self, role: Role, viable: Sequence[OldRevision]) -> None:
-        """Give up old revisions, the least one first and never the best, while all that they keep fills the role up."""
+        """Give up old revisions, the least one first and never the best, while all that they keep fills the role up.
+
+        Not while any of it may still come up by itself: that is kept in place of others, which then leave room."""
         if self.new[role].declared or self.limits[role].wanted == 0 or not self._others_came(role):
+            return
+        if any(self._is_coming(role, revision) for revision in viable):
             return
         for revision in reversed(viable[1:]):
             if self._kept_of(role) < self.limits[role].most:
                 return
             self.kept |= {(each, revision.revision): 0 for each in revision.cohorts}
+
+    def _is_coming(self, role: Role, revision: OldRevision) -> bool:
+        """Whether a kept group of it is neither ready nor broken."""
+        cohort, size = revision.cohorts.get(role), self.kept.get((role, revision.revision), 0)
+        return cohort is not None and cohort.ready_below(size) + cohort.broken_below(size) < size
 
     def _grown(self, role: Role, guarded: bool) -> int:
         """New groups of the role. guarded: an old revision serves meanwhile."""

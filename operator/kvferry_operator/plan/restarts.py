@@ -139,7 +139,8 @@ def _whole(life: Life, pods: Sequence[Member], now: datetime) -> Life:
 
 def _decided(life: Life, rules: Restart, now: datetime) -> _Turn:
     """For a group that is torn."""
-    forgotten = _is_forgotten(life, now) and life.phase is not Phase.LEFT
+    # its own pause may be as long: only a group that served since then begins to count anew
+    forgotten = _is_forgotten(life, now) and life.phase is Phase.WHOLE
     count = 0 if forgotten else life.count
     if count >= rules.max_restarts:
         return _Turn(replace(life, phase=Phase.LEFT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -101,7 +102,8 @@ class ControlChannel(asyncio.Protocol):
                 # End our side first and go on reading: closing a socket with unread bytes in it would reset it, and a
                 # reset takes our last frames away from the peer.
                 self._transport.resume_reading()
-                self._transport.write_eof()
+                with contextlib.suppress(OSError):  # the peer has reset it, which we would hear of in a moment
+                    self._transport.write_eof()
         if not self._gone.done():
             await asyncio.wait((self._gone,), timeout=min(timeout, LINGER_SECONDS))
         if self._transport is not None:

@@ -24,8 +24,9 @@ class Doorway(ABC):
     """`on_connection` is what the transport's listener calls. All methods are for the event loop's thread."""
 
     def __init__(self) -> None:
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._greetings: dict[asyncio.Task[None], Connection] = {}
         self._closings: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._log_limit = LogLimit(asyncio.get_running_loop().time)
 
     @abstractmethod
@@ -42,10 +43,13 @@ class Doorway(ABC):
 
     def on_connection(self, connection: Connection) -> None:
         """Shake hands, or turn the connection away when too many are doing that."""
+        if self._closed:
+            self._close(connection)
+            return
         if len(self._greetings) < MAX_UNAUTHENTICATED:
             task = asyncio.get_running_loop().create_task(self._greet(connection), name="greet")
-            self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            self._greetings[task] = connection
+            task.add_done_callback(self._greeted)
             return
         message = f"{MAX_UNAUTHENTICATED} connections are in the handshake already"
         refused = turn_away(connection, Refusal.CAPACITY, Reason.NO_CAPACITY, message)
@@ -53,20 +57,27 @@ class Doorway(ABC):
 
     async def close(self) -> None:
         """End the handshakes that are under way. Idempotent."""
+        self._closed = True
         for task in self._greetings:
             task.cancel()
-        for tasks in (self._greetings, self._closings):  # what is in the first may come into the second
-            if tasks:
-                await asyncio.wait(set(tasks))
+        if self._greetings:
+            await asyncio.wait(set(self._greetings))
+        if self._closings:
+            await asyncio.wait(set(self._closings))
 
     async def _greet(self, connection: Connection) -> None:
         try:
             await self._welcome(connection)
         except HandshakeRefused as error:
             self._refused(connection, error.refuse)
-        except BaseException:
+        except Exception:
             self._close(connection)
             raise
+
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        connection = self._greetings.pop(task)
+        if task.cancelled():  # maybe before it began
+            self._close(connection)
 
     def _refused(self, connection: Connection, refused: Refuse) -> None:
         self._count(refused.refusal)

@@ -56,6 +56,14 @@ def test_clashes_of_templates_are_found_too(tmp_path: Path, capsys: Captured) ->
     assert capsys.readouterr().err.startswith("spec.decode.template.spec.restartPolicy: must be Always")
 
 
+def test_of_several_objects_each_tells_what_is_wrong_with_it(tmp_path: Path, capsys: Captured) -> None:
+    clash = {"decode.template": {"spec": {"restartPolicy": "Never"}}}
+    models = [builders.raw(clash, name=name) for name in ("one", "two")]
+    file = write(tmp_path, *models, builders.raw({"decode.replicas": -1}, name="three"))
+    assert kvferry("validate", "-f", file) == 2
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["one", "two", "three"]
+
+
 def test_with_several_objects_errors_name_theirs(tmp_path: Path, capsys: Captured) -> None:
     file = write(
         tmp_path, builders.raw(name="good"), builders.raw({"decode.replicas": -1}, name="bad"), {"kind": "Pod"}
@@ -116,6 +124,20 @@ def test_a_list_is_read_like_its_items(tmp_path: Path, capsys: Captured) -> None
     assert capsys.readouterr().out.splitlines() == ["one: valid", "two: valid", "three: valid"]
 
 
+def test_lists_within_lists_are_read_too(tmp_path: Path, capsys: Captured) -> None:
+    inner = {"kind": "DisaggregatedModelList", "items": [builders.raw({"decode.replicas": -1}, name="bad")]}
+    file = write(tmp_path, {"apiVersion": "v1", "kind": "List", "items": [inner]}, builders.raw(name="good"))
+    assert kvferry("validate", "-f", file) == 2
+    assert capsys.readouterr().err.startswith("bad: spec.decode.replicas")
+
+
+def test_a_list_that_holds_itself_ends(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text("&list\nkind: List\nitems: [*list]\n---\n" + yaml.safe_dump(builders.raw()))
+    assert kvferry("validate", "-f", str(file)) == 0
+    assert capsys.readouterr().out == "tiny: valid\n"
+
+
 def test_an_empty_list_holds_no_model(tmp_path: Path, capsys: Captured) -> None:
     file = write(tmp_path, {"apiVersion": "v1", "kind": "List", "items": None})
     assert kvferry("validate", "-f", file) == 2
@@ -137,6 +159,7 @@ def test_keys_that_a_merge_brings_may_be_set_again(tmp_path: Path, capsys: Captu
     file = tmp_path / "model.yaml"
     file.write_text(
         yaml.safe_dump(builders.raw()) + "---\nbase: &base {a: 1}\nmore: &more {<<: *base, a: 2}\nlast: *more\n"
+        "both: {<<: *base, <<: *more}\n"
     )
     assert kvferry("validate", "-f", str(file)) == 0
     assert capsys.readouterr().out == "tiny: valid\n"
@@ -157,6 +180,9 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: Capture
         ("just text\n", "found no object at all"),
         (b"\xff\xfe\x00\x01", "not"),
         ("a: \x00\n", "not YAML"),
+        ('a: !!int ""\n', "not YAML"),
+        ("a: !!bool x\n", "not YAML"),
+        ("a: !!timestamp x\n", "not YAML"),
         ("kind: Pod\nspec:\n  a: 1\n  b: 2\n  a: 1\n", "line 5, column 3: key a appears twice, first in line 3"),
         ('{"kind": "Pod", "kind": "Pod"}', "line 1, column 17: key kind appears twice, first in line 1"),
     ],

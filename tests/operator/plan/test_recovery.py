@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import MISSING, raw
+from kvferry_contract.config import Role
 from kvferry_operator.api.parse import parse
 from kvferry_operator.desired.stage import roles
 from simulated_cluster import SimulatedCluster
@@ -66,3 +67,29 @@ def test_a_good_object_is_reached_after_bad_ones_and_lost_pods(
         assert {cohort.revision for cohort in cluster.fleet.cohorts} == {step.revisions.update}, step.why
         for role, spec in roles(parse(cluster.raw)):
             assert cluster.serving(role) == cluster.occupied(role) == spec.replicas, step.why
+
+
+def test_a_pod_that_is_not_ready_for_a_moment_costs_no_ready_one_when_the_object_changes() -> None:
+    """A group that may come back is kept in addition, which fills the role up."""
+    only = {"mode": "Aggregated", "prefill": MISSING, "decode.replicas": 4}
+    for moves in range(1, 20):
+        for number in range(2):
+            cluster = SimulatedCluster(raw(only))
+            cluster.settle()
+            cluster.raw = raw({**only, "restartID": "next"})
+            for _ in range(moves):
+                cluster.do(cluster.plan())
+                cluster.move(Random(0), 1.0)
+            firsts = [pod for name, pod in cluster.pods.items() if name.endswith("-0")]
+            if number < len(firsts):
+                condition = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                firsts[number]["status"] = {"phase": "Running", "conditions": [condition]}
+            before = kept(cluster)
+            cluster.raw = raw({**only, "restartID": "third"})
+            cluster.do(cluster.plan())
+            assert kept(cluster) >= min(before, 4), f"{moves} moves: {cluster.plan().why}"
+
+
+def kept(cluster: SimulatedCluster) -> int:
+    """Ready groups of decode that may stay."""
+    return sum(cohort.ready for cohort in cluster.fleet.of_role(Role.DECODE))

@@ -135,6 +135,19 @@ def test_pauses_double_and_at_last_the_group_is_left_as_it_is() -> None:
     assert (torn.phase, torn.count, torn.most, torn.why) == (Phase.LEFT, 3, 3, "its stage 1 was lost")
 
 
+def test_pauses_as_long_as_the_memory_of_it_do_not_make_it_forgotten() -> None:
+    cluster = serving({"decode.restart": {"maxRestarts": 3, "backoffSeconds": 3600}})
+    for count in (1, 2, 3):
+        lose(cluster, after=5)
+        turn(cluster)
+        cluster.now += (cluster.plan().restarts.again or timedelta()) + timedelta(seconds=1)
+        until(cluster, lambda: lives(cluster)["0"].keys() == {"since", "count", "at"})
+        assert lives(cluster)["0"]["count"] == count
+    lose(cluster, after=5)
+    turn(cluster)
+    assert cluster.plan().restarts.torn[0].phase is Phase.LEFT
+
+
 def exhausted() -> SimulatedCluster:
     cluster = serving({"decode.restart": {"maxRestarts": 0}})
     lose(cluster)

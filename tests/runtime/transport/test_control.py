@@ -118,6 +118,18 @@ async def test_a_reset_is_noticed_by_who_waits(port: Port) -> None:
     await channel.close(1)
 
 
+async def test_closing_after_a_reset_that_was_not_noticed_yet(port: Port) -> None:
+    _, writer, channel = await port.stranger()
+    raw: socket.socket = writer.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(SECONDS):
+        await channel.close(1)
+    with pytest.raises(ConnectionLost):
+        await channel.receive(LIMIT)
+
+
 async def test_a_peer_that_does_not_read_fills_a_bounded_queue(port: Port) -> None:
     _, writer, channel = await port.stranger()
     writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -53,8 +53,11 @@ class House:
     async def open(self) -> None:
         await self._network.transport().listen("inn", 1, self._came)
 
+    async def knock(self) -> Connection:
+        return await self._network.transport().connect("inn", 1, 1)
+
     async def arrival(self) -> Connection:
-        connection = await self._network.transport().connect("inn", 1, 1)
+        connection = await self.knock()
         await settle()
         return connection
 
@@ -135,6 +138,18 @@ async def test_closing_ends_what_is_under_way_and_leaves_guests_alone(house: Hou
     house.inn.guests[0].send_control(b"good evening")
     assert await guest.receive_control(LIMIT) == b"good evening"
     assert not house.inn.refusals
+
+
+async def test_who_came_just_before_and_after_closing_is_not_left_at_the_door(house: House) -> None:
+    house.gate.set()
+    early = asyncio.ensure_future(house.knock())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await house.inn.close()
+        for connection in (await early, await house.knock()):
+            with pytest.raises(ConnectionLost):
+                await connection.receive_control(LIMIT)
+    assert len(house.closes) == 2 and not house.inn.guests
 
 
 async def test_a_defect_in_a_handshake_closes_its_connection_only(house: House) -> None:
