@@ -20,6 +20,9 @@ from kvferry_operator.kube.lease_record import Move, Sighting, Terms, decide, he
 _JITTER = 0.2
 """Share of the pause by which it grows at random, so that those who wait do not all ask at once."""
 
+RELEASE_SECONDS = 2.0
+"""For giving it up at the end; the next one waits no longer than the lease runs in any case."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -118,16 +121,24 @@ class _Lease:
 
     async def release(self) -> None:
         """Let the next one have it now; should that fail, they wait until it has run out."""
-        if self._seen is None or not self._is_mine():
-            return
         try:
-            async with asyncio.timeout(self._terms.retry):
-                await self._cluster.replace(released(self._terms, datetime.now(UTC), self._seen))
-        except Conflict:
-            # somebody else has it by now
-            return
+            async with asyncio.timeout(max(self._terms.retry, RELEASE_SECONDS)):
+                if not await self._let_go():
+                    # somebody else wrote since, or a renewal of ours that was cut off before its answer came
+                    await self._look()
+                    await self._let_go()
         except (ClusterError, TimeoutError) as error:
             logger.warning("the lease %s was not released: %s", self._place, str(error) or "no answer in time")
+
+    async def _let_go(self) -> bool:
+        """False: somebody has written since it was seen."""
+        if self._seen is None or not self._is_mine():
+            return True
+        try:
+            await self._cluster.replace(released(self._terms, datetime.now(UTC), self._seen))
+        except Conflict:
+            return False
+        return True
 
     async def _succeeds(self, attempt: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
         """Whether it worked. Trouble with the API server is told once, not at each attempt."""

@@ -151,6 +151,19 @@ async def test_a_time_out_of_the_body_is_not_taken_for_a_lost_lease(cluster: Clu
             await asyncio.sleep(FOREVER)
 
 
+async def test_a_renewal_that_was_cut_off_does_not_keep_the_lease_from_the_next_one(
+    cluster: Cluster, namespace: str
+) -> None:
+    """It was written, and its answer was not heard."""
+    seldom = Terms(namespace, "operator", duration=20.0, renew_deadline=15.0, retry=10.0)
+    async with hold(cluster, seldom, "me"):
+        await asyncio.sleep(0.5)  # the first renewal comes at once
+        renewed = dict(await cluster.get(LEASE, namespace, "operator") or {})
+        renewed["spec"] = {**renewed["spec"], "renewTime": "2026-01-01T00:00:00.000000Z"}
+        await cluster.replace(renewed)
+    assert await holder(cluster, namespace) == ""
+
+
 async def test_the_lease_is_kept_until_the_body_has_wound_down(cluster: Cluster, namespace: str) -> None:
     held = asyncio.Event()
 
