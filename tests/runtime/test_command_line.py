@@ -78,7 +78,7 @@ def test_a_wrong_kind_of_log_is_named(
     assert all(word in printed for word in said), printed
 
 
-@pytest.mark.parametrize("value", ["DEBUG", "Error", ""])
+@pytest.mark.parametrize("value", ["DEBUG", "Error", "warn", "critical", ""])
 def test_a_level_may_be_written_in_capitals_and_an_empty_variable_says_nothing(
     value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

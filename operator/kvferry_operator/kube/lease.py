@@ -126,7 +126,8 @@ class _Lease:
                 if not await self._let_go():
                     # somebody else wrote since, or a renewal of ours that was cut off before its answer came
                     await self._look()
-                    await self._let_go()
+                    if not await self._let_go():
+                        logger.warning("the lease %s was not released: somebody writes it all the time", self._place)
         except (ClusterError, TimeoutError) as error:
             logger.warning("the lease %s was not released: %s", self._place, str(error) or "no answer in time")
 

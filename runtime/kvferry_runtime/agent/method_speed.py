@@ -1,5 +1,5 @@
 """How fast a codec for host memory is in this process, measured on made-up values that are in no cache, as KV is when
-its turn comes: out of the cache a copy is several times as fast, and coded methods would look poor beside it."""
+its turn comes: from the cache a copy is several times as fast, and coded methods would look poor beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvferry_runtime.errors import CodecError
 from kvferry_runtime.layout import KvDtype, LayerShape
 
 PROBE_BYTES = 512 * 1024
-"""Of the made-up chunk: a round takes a fraction of a millisecond, once kernels are loaded."""
+"""Of the made-up chunk: a round takes a fraction of a millisecond, and some to empty the cache before it."""
 PROBE_ROUNDS = 3
 _CACHE_BYTES = 16 << 20
 """More than a core has for itself."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from statistics import median
 
 from kvferry_contract.config import Method, OverlapMode
 from kvferry_runtime.bench import layouts, namespaces, pair
-from kvferry_runtime.bench.figures import Figure
+from kvferry_runtime.bench.figures import Figure, in_turn
 from kvferry_runtime.bench.link import MAX_LARGE_TOKENS, MEGABYTE, tolerance
 from kvferry_runtime.bench.namespaces import Link
 from kvferry_runtime.bench.pair import Pair, Transfer
@@ -55,7 +55,8 @@ def figures(plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
                 progress(f"auto at {rate.text}, in turn with {best[rate].value}")
                 with _pods(plan, best[rate], link) as fixed:
                     rounds = [(_at(auto, other, plan, rate), _at(fixed, link, plan, rate)) for _ in range(ROUNDS)]
-                yield _in_turn(f"auto.{rate.text}", [(ours.goodput, theirs.goodput) for ours, theirs in rounds])
+                speeds = ([each.goodput / MEGABYTE for each in side] for side in zip(*rounds, strict=True))
+                yield in_turn(f"auto.{rate.text}", "MB/s", *speeds)
                 share = median(ours.wire_share for ours, _ in rounds)
                 yield Figure(f"auto.{rate.text}.size", share, "wire/raw", None, None, ROUNDS)
             for before, after, name in ((plan.rates[-1], plan.rates[0], "down"), (plan.rates[0], plan.rates[-1], "up")):
@@ -88,20 +89,18 @@ def _step(name: str, auto: Pair, other: Link, fixed: Pair, link: Link, plan: Pla
     auto.move(tokens[before])
     other.limit(after)
     auto.move(tokens[after])
-    pairs = [tuple(_speed(pods.move(tokens[after]), after) for pods in (auto, fixed)) for _ in range(STEP_COUNT)]
-    return _in_turn(name, [(ours, theirs) for ours, theirs in pairs])
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(STEP_COUNT):
+        ours.append(_speed(auto.move(tokens[after]), after))
+        theirs.append(_speed(fixed.move(tokens[after]), after))
+    return in_turn(name, "MB/s", ours, theirs)
 
 
 def _speed(transfer: Transfer, rate: Rate) -> float:
-    return transfer.raw_bytes / unaided_seconds(transfer, rate)
+    return transfer.raw_bytes / unaided_seconds(transfer, rate) / MEGABYTE
 
 
 def _sized(name: str, found: Sample) -> Iterator[Figure]:
     yield Figure(name, found.goodput / MEGABYTE, "MB/s", None, None, found.n)
     yield Figure(f"{name}.size", found.wire_share, "wire/raw", None, None, found.n)
-
-
-def _in_turn(name: str, rounds: Sequence[tuple[float, float]]) -> Figure:
-    """Medians, and the median of the ratios of one round each: other programs slow both of a round down."""
-    ours, theirs = (median(speeds) / MEGABYTE for speeds in zip(*rounds, strict=True))
-    return Figure(name, ours, "MB/s", theirs, median(one / another for one, another in rounds), len(rounds))

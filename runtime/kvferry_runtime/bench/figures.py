@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 
 from kvferry_runtime.errors import SettingsError
 
@@ -30,6 +32,13 @@ class Figure:
             key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in asdict(self).items()
         }
         return json.dumps(rounded)
+
+
+def in_turn(name: str, unit: str, ours: Sequence[float], others: Sequence[float]) -> Figure:
+    """Of two that were measured in turn: medians, and the median of the ratios of one round each, since other programs
+    slow both of a round down."""
+    ratios = [one / other for one, other in zip(ours, others, strict=True)]
+    return Figure(name, median(ours), unit, median(others), median(ratios), len(ours))
 
 
 def parse_size(text: str) -> int:

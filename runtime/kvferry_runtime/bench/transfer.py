@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from statistics import median
 
 from kvferry_runtime.bench import bare_chain, limits
 from kvferry_runtime.bench.bare_chain import BareChain
 from kvferry_runtime.bench.cache import LAYOUT, TOLERANCE
 from kvferry_runtime.bench.chain import Chain, Measured, running
-from kvferry_runtime.bench.figures import Figure, format_size
+from kvferry_runtime.bench.figures import Figure, format_size, in_turn
 from kvferry_runtime.bench.pods import Rings
 from kvferry_runtime.errors import SettingsError
 
@@ -113,7 +112,7 @@ def _engine_to_engine(
         ("bare_chain_cpu_s_per_gb", unsafe.cpu_s_per_gb, "s/GB", limit.chain_cost),
     ):
         yield Figure(f"transfer.limit.{name}", value, unit, against, value / against, ROUNDS)
-    yield _in_turn("transfer.against_bare_chain", "GB/s", [one.goodput for one in ours], [one.goodput for one in bare])
+    yield in_turn("transfer.against_bare_chain", "GB/s", [one.goodput for one in ours], [one.goodput for one in bare])
 
 
 def _fragmented(chain: Chain, plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
@@ -127,7 +126,7 @@ def _fragmented(chain: Chain, plan: Plan, progress: Callable[[str], None]) -> It
         chain.prepare(size, paged=True)
         chain.check(size, "none")
         blocks.append(_measure(chain, plan, size))
-    yield _in_turn("transfer.fragmented", "GB/s", [one.goodput for one in blocks], [one.goodput for one in whole])
+    yield in_turn("transfer.fragmented", "GB/s", [one.goodput for one in blocks], [one.goodput for one in whole])
 
 
 def _gain(none: Chain, method: str, plan: Plan, progress: Callable[[str], None]) -> Iterator[Figure]:
@@ -143,8 +142,8 @@ def _gain(none: Chain, method: str, plan: Plan, progress: Callable[[str], None])
         for _ in range(ROUNDS):
             exact.append(_measure(none, plan, largest))
             coded.append(_measure(chain, plan, largest))
-    yield _in_turn(f"transfer.{method}_gain", "GB/s", [one.goodput for one in coded], [one.goodput for one in exact])
-    yield _in_turn(
+    yield in_turn(f"transfer.{method}_gain", "GB/s", [one.goodput for one in coded], [one.goodput for one in exact])
+    yield in_turn(
         f"transfer.{method}_cpu_s_per_gb",
         "s/GB",
         [one.cpu_s_per_gb for one in coded],
@@ -162,12 +161,6 @@ def _bare(plan: Plan, size: int) -> BareChain:
 def _sized(measured: Measured, limit: limits.Limits) -> Figure:
     size = format_size(measured.raw_bytes)
     return _against(f"transfer.{size}", measured.goodput, "GB/s", limit.raw_tcp, measured)
-
-
-def _in_turn(name: str, unit: str, ours: Sequence[float], others: Sequence[float]) -> Figure:
-    """Medians, and the median of the ratios of one round each."""
-    ratios = [one / other for one, other in zip(ours, others, strict=True)]
-    return Figure(name, median(ours), unit, median(others), median(ratios), len(ours))
 
 
 def _chain(plan: Plan, method: str, stamps: bool) -> AbstractContextManager[Chain]:
