@@ -98,7 +98,10 @@ async def test_a_stopped_sidecar_is_dead_and_comes_back(tmp_path: Path) -> None:
 
 
 async def test_idle_cost(tmp_path: Path) -> None:
-    """With an open session: next to no CPU, and little memory beside the ring."""
+    """With an open session: a few wake-ups a second, and little memory beside the ring.
+
+    What a wake-up costs depends on the machine: `bench transfer` and docs/benchmarks.md have the CPU time.
+    """
     prefill, decode = sidecars(tmp_path)
     async with running(prefill, decode):
         sender, receiver = await prefill.agent(), await decode.agent()
@@ -107,12 +110,12 @@ async def test_idle_cost(tmp_path: Path) -> None:
         assert isinstance(await receiver.end(transfer_id(1)), Loaded)
         for side in (prefill, decode):
             process = psutil.Process(side.process.pid)
-            before = process.cpu_times()
+            waits, used = process.num_ctx_switches().voluntary, sum(process.cpu_times()[:2])
             await asyncio.sleep(3)
-            after = process.cpu_times()
-            used = after.user + after.system - before.user - before.system
+            waits, used = process.num_ctx_switches().voluntary - waits, sum(process.cpu_times()[:2]) - used
+            assert waits < 60, "woken again and again without work"
+            assert used < 1.5, "busy without work"
             memory = process.memory_info()
-            assert used / 3 < 0.02
             assert memory.rss - memory.shared < 150 << 20
         sender.close()
         receiver.close()
