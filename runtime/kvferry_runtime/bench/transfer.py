@@ -112,6 +112,12 @@ def _engine_to_engine(
         ("bare_chain_cpu_s_per_gb", unsafe.cpu_s_per_gb, "s/GB", limit.chain_cost),
     ):
         yield Figure(f"transfer.limit.{name}", value, unit, against, value / against, ROUNDS)
+    # the same four stages, but at what they cost side by side, where each takes caches and cores from the others
+    together = limit.cores / unsafe.cpu_s_per_gb
+    yield Figure(
+        "transfer.limit.cpu_bound_together", together, "GB/s", limit.chain_bound, together / limit.chain_bound, ROUNDS
+    )
+    yield _against("transfer.against_cpu_bound_together", none.goodput, "GB/s", together, none)
     yield in_turn("transfer.against_bare_chain", "GB/s", [one.goodput for one in ours], [one.goodput for one in bare])
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kvferry_runtime.errors import ConnectFailed, ConnectionLost, FrameError, TransportUnavailable
 from kvferry_runtime.transport.base import Listener
+from kvferry_runtime.transport.hosts import Host, host_of
 from kvferry_runtime.wire.frames import FrameBuffer, encode_frame
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class ControlChannel(asyncio.Protocol):
         self._on_made = on_made
         self._transport: asyncio.Transport | None = None
         self._peer = "?"
+        self._host: Host | None = None
         self._received = FrameBuffer()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: ConnectionLost | FrameError | None = None
@@ -42,6 +44,11 @@ class ControlChannel(asyncio.Protocol):
     def peer(self) -> str:
         """Address and port of the peer."""
         return self._peer
+
+    @property
+    def host(self) -> Host | None:
+        """From which the peer is seen; None before the connection is made."""
+        return self._host
 
     @property
     def open(self) -> bool:
@@ -115,6 +122,7 @@ class ControlChannel(asyncio.Protocol):
         self._transport = transport
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "?"
+        self._host = host_of(address[0]) if address else None
         stream: socket.socket = transport.get_extra_info("socket")
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._on_made is None:

@@ -1,18 +1,17 @@
-"""Chunks by UCX, control by TCP. The only module that imports the UCX binding.
+"""Chunks by UCX, control by TCP.
 
 Every connection has a UCX worker of its own, driven by the event loop: its event descriptor is watched, and whenever it
 is readable, or something was posted, the worker makes progress until it can be armed again. No thread, no polling.
 A worker for each connection costs ten descriptors and a few MiB, and buys that tags and stray messages of one peer can
 never meet the receives of another, and that everything of a connection ends with it.
 
-Peers are reached by worker address, which travels on the control way after both have proved the key; nobody listens for
-UCX connection requests.
+Peers are reached by worker address, which travels on the control way after both have proved the key. The ports on which
+UCX waits for them are closed to all other hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -24,14 +23,15 @@ from kvferry_runtime.errors import ConnectFailed, ConnectionLost, TransportError
 from kvferry_runtime.transport.base import Connection, Lane, Listener, Transport
 from kvferry_runtime.transport.buffers import BufferFuture, checked_tag, lent_view
 from kvferry_runtime.transport.control import ControlChannel, connect_control, listen_control
+from kvferry_runtime.transport.data_address import DIGEST_BYTES, digest, pack, unpack
+from kvferry_runtime.transport.guarded_ports import GuardedPorts, descriptors, listeners
+from kvferry_runtime.transport.hosts import Host
 from kvferry_runtime.transport.interfaces import network_snapshot
+from kvferry_runtime.transport.ucx_library import UcxLibrary
 from kvferry_runtime.transport.ucx_native import destroy_worker, endpoint_lanes, forget_cancelled, holds_messages
-from kvferry_runtime.transport.ucx_settings import PREFIX, context_options
 
 log = logging.getLogger(__name__)
 
-ADDRESS_MAGIC = b"KVFU\x01"
-DIGEST_BYTES = 16
 GREETING_TAG = 0
 STEPS = 8
 """Steps of progress, of up to a segment each, before complete messages are looked for and the loop gets its turn."""
@@ -50,7 +50,7 @@ class UcxTransport(Transport):
     def __init__(self, kind: TransportKind = TransportKind.AUTO, environment: Mapping[str, str] | None = None) -> None:
         self._kind = kind
         self._environment = dict(os.environ if environment is None else environment)
-        self._library = _Library()
+        self._library = UcxLibrary()
         self._context: Any = None
         self._network: tuple[str, ...] = ()
         self._connections: set[UcxConnection] = set()
@@ -80,8 +80,10 @@ class UcxTransport(Transport):
         """Make a new UCX context for connections to come; those that are open keep theirs."""
         self._context = None
 
-    def make_way(self, peer: str) -> _DataWay:
+    def make_way(self, peer: str, host: Host | None) -> _DataWay:
         """A data way on a context that knows the network of now: UCX looks for devices only when a context is made.
+
+        host: from which the peer is seen.
 
         Raises:
             TransportUnavailable: UCX finds no usable device.
@@ -89,7 +91,7 @@ class UcxTransport(Transport):
         network = network_snapshot()
         if self._context is None or network != self._network:
             self._context, self._network = self._library.context(self._kind, self._environment), network
-        return _DataWay(self._library, self._context, peer)
+        return _DataWay(self._library, self._context, peer, host)
 
     def forget(self, connection: UcxConnection) -> None:
         """Called by a connection that holds nothing any more."""
@@ -124,7 +126,7 @@ class UcxConnection(Connection):
         if self._closed:
             raise TransportUnavailable(f"the connection to {self.peer} is closed")
         if self._way is None:
-            self._way = self._transport.make_way(self.peer)
+            self._way = self._transport.make_way(self.peer, self._channel.host)
         return self._way.address
 
     async def open_data(self, peer_address: bytes, timeout: float) -> None:
@@ -163,57 +165,6 @@ class UcxConnection(Connection):
         return self._way.outstanding if self._way and self._closed else 0
 
 
-class _Library:
-    """The binding, loaded.
-
-    It writes UCX variables into the environment when it is imported; they are taken out again, for all of them are
-    decided here and child processes shall inherit only what a person set.
-    """
-
-    def __init__(self) -> None:
-        before = frozenset(os.environ)
-        try:
-            from ucxx._lib import libucxx
-            from ucxx._lib.arr import Array
-        except (ImportError, OSError) as error:
-            raise TransportUnavailable(
-                f"UCX cannot be loaded ({error}): install the extra, pip install 'kvferry[sidecar]'"
-            ) from error
-        for name in os.environ.keys() - before:
-            if name.startswith(PREFIX):
-                del os.environ[name]
-        self.array = Array
-        self.tag = libucxx.UCXXTag
-        self.errors: tuple[type[Exception], ...] = (libucxx.UCXError, RuntimeError)
-        self.truncated: type[Exception] = libucxx.UCXMessageTruncatedError
-        self._binding = libucxx
-
-    def context(self, kind: TransportKind, environment: Mapping[str, str]) -> Any:
-        options = context_options(kind, environment)
-        features = (self._binding.Feature.TAG, self._binding.Feature.WAKEUP)
-        try:
-            return self._binding.UCXContext(options, features)
-        except self.errors as error:
-            user = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
-            raise TransportUnavailable(
-                f"UCX finds nothing usable for transport {kind.value}: {error}; our options {options}, "
-                f"from the environment {user}; check devices and UCX_ variables, or choose transport auto"
-            ) from error
-
-    def worker(self, context: Any) -> Any:
-        try:
-            worker = self._binding.UCXWorker(context, False, False)
-            worker.init_blocking_progress_mode()
-        except self.errors as error:
-            raise TransportUnavailable(
-                f"UCX cannot make a worker ({error}): check the limit of open files and /dev/shm"
-            ) from error
-        return worker
-
-    def endpoint(self, worker: Any, address: bytes) -> Any:
-        return worker.create_endpoint_from_worker_address(self._binding.UCXAddress.create_from_buffer(address), True)
-
-
 @dataclass(slots=True)
 class _Loan:
     """A buffer that UCX has now. `view` keeps its memory alive."""
@@ -225,17 +176,22 @@ class _Loan:
 class _DataWay:
     """One worker, one endpoint, and the buffers that they hold."""
 
-    def __init__(self, library: _Library, context: Any, peer: str) -> None:
+    def __init__(self, library: UcxLibrary, context: Any, peer: str, host: Host | None) -> None:
         self._library = library
         self._peer = peer
         self._loop = asyncio.get_running_loop()
+        before = descriptors()
         self._worker = library.worker(context)
+        self._ports = GuardedPorts(listeners(since=before))
+        own = self._ports.hosts
+        self._same_machine = host is not None and (host.is_loopback or host in own)
+        self._ports.admit([*([host] if host else []), *(own if self._same_machine else [])])
         self._endpoint: Any = None
         self._loans: dict[Any, _Loan] = {}
         self._scheduled = False
         self._closing = False
         self._descriptor: int = self._worker.epoll_file_descriptor
-        self.address = _wrapped(self._worker.address.tobytes())
+        self.address = pack(own, self._worker.address.tobytes())
         self._loop.add_reader(self._descriptor, self._drive)
 
     @property
@@ -243,9 +199,10 @@ class _DataWay:
         return len(self._loans)
 
     async def open(self, peer_address: bytes, timeout: float) -> None:
-        address = _unwrapped(peer_address, self._peer)
+        hosts, address = unpack(peer_address, self._peer)
         if self._endpoint is not None or self._closing:
             raise ConnectFailed(f"the data way to {self._peer} is already open or closed")
+        self._ports.admit(each for each in hosts if self._same_machine or not each.is_loopback)
         try:
             self._endpoint = self._library.endpoint(self._worker, address)
         except self._library.errors as error:
@@ -254,7 +211,7 @@ class _DataWay:
         heard = bytearray(DIGEST_BYTES)
         futures = (
             self._post(self._endpoint.tag_recv, memoryview(heard), GREETING_TAG),
-            self._post(self._endpoint.tag_send, memoryview(_digest(self.address)), GREETING_TAG),
+            self._post(self._endpoint.tag_send, memoryview(digest(self.address)), GREETING_TAG),
         )
         _, waiting = await asyncio.wait(futures, timeout=timeout)
         if waiting:
@@ -262,7 +219,7 @@ class _DataWay:
         failure = next(filter(None, (future.exception() for future in futures)), None)
         if failure is not None:
             raise ConnectFailed(f"the data way to {self._peer} failed while opening: {failure}") from failure
-        if heard != _digest(peer_address):
+        if heard != digest(peer_address):
             raise ConnectFailed(f"another worker than that of {self._peer} answered on the data way")
 
     def send(self, view: memoryview, tag: int) -> BufferFuture:
@@ -382,19 +339,3 @@ def _refused(peer: str) -> BufferFuture:
     future = BufferFuture(loop=asyncio.get_running_loop())
     future.give_back(ConnectionLost(f"the data way to {peer} is not open"))
     return future
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
-
-
-def _wrapped(address: bytes) -> bytes:
-    """UCX reads an address without knowing its length: damaged ones must be caught before."""
-    return ADDRESS_MAGIC + _digest(address) + address
-
-
-def _unwrapped(data: bytes, peer: str) -> bytes:
-    start = len(ADDRESS_MAGIC) + DIGEST_BYTES
-    if not data.startswith(ADDRESS_MAGIC) or len(data) <= start or _digest(data[start:]) != data[5:start]:
-        raise ConnectFailed(f"the data address of {peer} ({len(data)} bytes) is not a UCX address of this version")
-    return data[start:]

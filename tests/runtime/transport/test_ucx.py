@@ -21,10 +21,12 @@ from kvferry_runtime.transport import ucx
 from kvferry_runtime.transport.base import Connection
 from kvferry_runtime.transport.ucx import UcxTransport
 from kvferry_runtime.transport.ucx_native import holds_messages
-from transport_pairs import SECONDS, connected, dial, open_both, settled, transports
+from transport_pairs import SECONDS, Pair, connected, dial, open_both, settled, transports
 
 WINDOW = ucx_peer.WINDOW
 LANES_KINDS = ("tcp", "auto")
+STRANGER = "127.9.9.9"
+"""A host of its own, as the kernel sees it."""
 
 
 @asynccontextmanager
@@ -186,7 +188,7 @@ async def test_lanes_say_what_the_endpoint_uses(kind: str, expected: set[str]) -
         assert names <= expected
 
 
-async def test_strangers_on_the_ports_of_ucx_change_nothing() -> None:
+async def test_a_peer_that_sends_noise_to_the_ports_of_ucx_changes_nothing() -> None:
     before = _listening_ports()
     async with connected(*transports("ucx-tcp")) as pair:
         ports = _listening_ports() - before - {pair.address}
@@ -197,17 +199,28 @@ async def test_strangers_on_the_ports_of_ucx_change_nothing() -> None:
                 with socket.create_connection(address, SECONDS) as stranger:
                     stranger.sendall(noise.randbytes(size))
                     await asyncio.sleep(0.01)
-        received = bytearray(5)
-        futures = [pair.far.receive_data(memoryview(received), 1), pair.near.send_data(memoryview(b"still"), 1)]
-        assert await settled(*futures) == [None, None]
-        assert received == b"still"
+        assert await _carries(pair)
+
+
+async def test_other_hosts_do_not_reach_the_ports_of_ucx() -> None:
+    """A message that begins as UCX's do and goes on with noise would end the process."""
+    before = _listening_ports()
+    async with connected(*transports("ucx-tcp"), data=False) as pair:
+        addresses = [each.data_address() for each in (pair.near, pair.far)]
+        ports = _listening_ports() - before - {pair.address}
+        assert len(ports) >= 2
+        await asyncio.to_thread(_nobody_is_let_in, ports)
+        opening = zip((pair.near, pair.far), reversed(addresses), strict=True)
+        await asyncio.gather(*(each.open_data(address, SECONDS) for each, address in opening))
+        await asyncio.to_thread(_nobody_is_let_in, ports)
+        assert await _carries(pair)
 
 
 async def test_a_network_that_changes_is_seen_by_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     near, far = transports("ucx-tcp")
     contexts = []
-    make = ucx._Library.context
-    monkeypatch.setattr(ucx._Library, "context", lambda *args: contexts.append(1) or make(*args))
+    make = ucx.UcxLibrary.context
+    monkeypatch.setattr(ucx.UcxLibrary, "context", lambda *args: contexts.append(1) or make(*args))
     async with connected(near, far) as pair:
         await open_both(*await dial(near, far))
         assert len(contexts) == 2
@@ -239,6 +252,19 @@ def test_a_missing_binding_is_said_clearly(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "ucxx._lib", None)
     with pytest.raises(TransportUnavailable, match=r"kvferry\[sidecar\]"):
         UcxTransport()
+
+
+async def _carries(pair: Pair) -> bool:
+    received = bytearray(5)
+    futures = [pair.far.receive_data(memoryview(received), 1), pair.near.send_data(memoryview(b"still"), 1)]
+    return await settled(*futures) == [None, None] and received == b"still"
+
+
+def _nobody_is_let_in(ports: set[tuple[str, int]]) -> None:
+    """The kernel answers a host that it does not let in with nothing at all."""
+    for address in ports:
+        with pytest.raises(TimeoutError):
+            socket.create_connection(address, 0.5, source_address=(STRANGER, 0))
 
 
 def _listening_ports() -> set[tuple[str, int]]:

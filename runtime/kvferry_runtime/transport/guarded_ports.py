@@ -1,0 +1,134 @@
+"""Ports of UCX that only the peer's hosts can reach.
+
+For every worker UCX listens on a free TCP port of each interface, and takes whoever connects: one malformed message
+of a stranger ends the process (an assertion in UCX), a well-formed one could reach a receive that is posted. UCX has no
+way to ask who it is. So the kernel drops what comes to these ports from other hosts than the peer's: a classic BPF
+program on the listening socket (`SO_ATTACH_FILTER`, no privilege needed), which connections that it lets in inherit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kvferry_runtime.transport.hosts import Host, host_of
+
+log = logging.getLogger(__name__)
+
+Instruction = tuple[int, int, int, int]
+"""`struct sock_filter`: code, jump if true, jump if false, k."""
+
+_SO_ATTACH_FILTER = 26
+_LOAD_WORD = 0x20
+_JUMP_IF_EQUAL = 0x15
+_RETURN = 0x06
+_IP_HEADER = 0xFFF00000
+"""`SKF_NET_OFF`: offsets from here on count from the IP header; a filter on a TCP socket starts behind it."""
+_SOURCE = {socket.AF_INET: 12, socket.AF_INET6: 8}
+_WHOLE = 0xFFFFFFFF
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class GuardedPorts:
+    """Listening sockets of one UCX worker. Closed to everyone until `admit`."""
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        """descriptors: of listening sockets; they stay the owner's."""
+        self._descriptors = tuple(descriptors)
+        self._admitted: frozenset[Host] = frozenset()
+        self.hosts = tuple(host for number in descriptors if (host := _bound_host(number)) is not None)
+        """The addresses that these sockets are bound to."""
+        self._guard()
+
+    def admit(self, hosts: Iterable[Host]) -> None:
+        """Let these hosts in, too."""
+        admitted = self._admitted.union(hosts)
+        if admitted != self._admitted:
+            self._admitted = admitted
+            self._guard()
+
+    def _guard(self) -> None:
+        for descriptor in self._descriptors:
+            with _borrowed(descriptor) as listener:
+                code = program(listener.family, self._admitted)
+                packed = b"".join(struct.pack("=HBBI", *each) for each in code)
+                memory = ctypes.create_string_buffer(packed, len(packed))
+                try:
+                    listener.setsockopt(
+                        socket.SOL_SOCKET,
+                        _SO_ATTACH_FILTER,
+                        struct.pack("@HP", len(code), ctypes.addressof(memory)),
+                    )
+                except OSError as error:
+                    log.warning(
+                        "this kernel does not guard UCX's port against other hosts (%s): "
+                        "let a network policy or a firewall do it",
+                        error,
+                        extra={"port": listener.getsockname()[1]},
+                    )
+
+
+def descriptors() -> frozenset[int]:
+    """Open ones of this process; empty where /proc does not say."""
+    try:
+        listed = [int(path.name) for path in _DESCRIPTORS.iterdir()]
+    except OSError:
+        return frozenset()
+    # the one with which they were listed is closed by now, and its number will be given to what is opened next
+    return frozenset(number for number in listed if _is_open(number))
+
+
+def listeners(since: frozenset[int]) -> list[int]:
+    """Descriptors of listening sockets that are open now and were not in `since`."""
+    return [number for number in sorted(descriptors() - since) if _listens(number)]
+
+
+def program(family: int, hosts: Iterable[Host]) -> list[Instruction]:
+    """Classic BPF for a TCP socket of this family: keep segments whose source is one of `hosts`, drop all others."""
+    version = 4 if family == socket.AF_INET else 6
+    packed = sorted({host.packed for host in hosts if host.version == version})
+    code: list[Instruction] = []
+    for source in packed:
+        words = struct.unpack(f"!{len(source) // 4}I", source)
+        for index, word in enumerate(words):
+            behind = 2 * (len(words) - index - 1) + 1
+            code.append((_LOAD_WORD, 0, 0, _IP_HEADER + _SOURCE[socket.AddressFamily(family)] + 4 * index))
+            code.append((_JUMP_IF_EQUAL, 0, behind, word))
+        code.append((_RETURN, 0, 0, _WHOLE))
+    return [*code, (_RETURN, 0, 0, 0)]
+
+
+@contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Raises OSError: it is no socket."""
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _listens(descriptor: int) -> bool:
+    with suppress(OSError), _borrowed(descriptor) as candidate:
+        known = candidate.family in _SOURCE and candidate.type == socket.SOCK_STREAM
+        return known and bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return False
+
+
+def _bound_host(descriptor: int) -> Host | None:
+    with _borrowed(descriptor) as listener:
+        return host_of(listener.getsockname()[0])
