@@ -87,8 +87,9 @@ def destroy_worker(worker: Any, dependents: Iterable[Any]) -> None:
     """Destroy what is behind this worker, an object of the binding, with all requests that it has, finished or not.
 
     Afterwards UCX touches none of their buffers. dependents: the endpoint and the requests, objects of the binding too.
-    None of them may be used again, and all are kept alive on purpose (some KiB): their destructors would go to the
-    worker once more, to cancel what is not there any longer, and wait for ever for a lock in freed memory.
+    None of them may be used again, and all are kept alive on purpose (some KiB, and five descriptors of UCX for the
+    whole process): their destructors would go to the worker once more, to cancel what is not there any longer, and wait
+    for ever for a lock in freed memory.
     """
     for kept in (worker, *dependents):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
