@@ -18,8 +18,8 @@ from kvferry_runtime.transport.hosts import Host
 
 MAGIC = b"KVFU\x02"
 DIGEST_BYTES = 16
-MAX_HOSTS = 64
-"""As many as UCX has lanes."""
+MAX_HOSTS = 32
+"""More interfaces than a pod has; a filter of as many is small enough for every kernel."""
 _LENGTH = struct.Struct("!H")
 
 

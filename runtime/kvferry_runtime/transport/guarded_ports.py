@@ -25,6 +25,7 @@ Instruction = tuple[int, int, int, int]
 """`struct sock_filter`: code, jump if true, jump if false, k."""
 
 _SO_ATTACH_FILTER = 26
+_SO_DETACH_FILTER = 27
 _LOAD_WORD = 0x20
 _JUMP_IF_EQUAL = 0x15
 _RETURN = 0x06
@@ -56,16 +57,10 @@ class GuardedPorts:
     def _guard(self) -> None:
         for descriptor in self._descriptors:
             with _borrowed(descriptor) as listener:
-                code = program(listener.family, self._admitted)
-                packed = b"".join(struct.pack("=HBBI", *each) for each in code)
-                memory = ctypes.create_string_buffer(packed, len(packed))
                 try:
-                    listener.setsockopt(
-                        socket.SOL_SOCKET,
-                        _SO_ATTACH_FILTER,
-                        struct.pack("@HP", len(code), ctypes.addressof(memory)),
-                    )
+                    _attach(listener, program(listener.family, self._admitted))
                 except OSError as error:
+                    _detach(listener)  # an older one would keep out the peer itself
                     log.warning(
                         "this kernel does not guard UCX's port against other hosts (%s): "
                         "let a network policy or a firewall do it",
@@ -102,6 +97,17 @@ def program(family: int, hosts: Iterable[Host]) -> list[Instruction]:
             code.append((_JUMP_IF_EQUAL, 0, behind, word))
         code.append((_RETURN, 0, 0, _WHOLE))
     return [*code, (_RETURN, 0, 0, 0)]
+
+
+def _attach(listener: socket.socket, code: Sequence[Instruction]) -> None:
+    packed = b"".join(struct.pack("=HBBI", *each) for each in code)
+    memory = ctypes.create_string_buffer(packed, len(packed))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(code), ctypes.addressof(memory)))
+
+
+def _detach(listener: socket.socket) -> None:
+    with suppress(OSError):  # there was none
+        listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from ipaddress import ip_address
 
 import pytest
 
+from kvferry_runtime.transport import guarded_ports
+from kvferry_runtime.transport.data_address import MAX_HOSTS
 from kvferry_runtime.transport.guarded_ports import GuardedPorts, descriptors, listeners, program
 from kvferry_runtime.transport.hosts import Host, host_of
 
 SECONDS = 10.0
-MANY = [f"10.0.{number}.1" for number in range(64)]
-MANY_6 = [f"fd00::{number:x}" for number in range(1, 65)]
+MANY = [f"10.0.{number}.1" for number in range(MAX_HOSTS)]
+MANY_6 = [f"fd00::{number:x}" for number in range(1, MAX_HOSTS + 1)]
 
 
 @contextmanager
@@ -110,19 +112,19 @@ def test_the_number_with_which_descriptors_were_listed_is_not_taken_for_an_old_o
         assert listener.fileno() not in before
 
 
-def test_a_kernel_that_cannot_guard_is_told_of(
+def test_a_kernel_that_cannot_guard_keeps_nobody_out_and_is_told_of(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(92, "Protocol not available")
-
     with listening("127.0.0.1") as listener:
-        monkeypatch.setattr(socket.socket, "setsockopt", refuse, raising=False)
-        GuardedPorts([listener.fileno()])
+        ports = GuardedPorts([listener.fileno()])
+        assert not reaches("127.0.0.1", listener)
+        monkeypatch.setattr(guarded_ports, "_SO_ATTACH_FILTER", 9999)
+        ports.admit(hosts("127.0.0.1"))
+        assert reaches("127.0.0.1", listener)
     assert "network policy" in caplog.text
 
 
-@pytest.mark.parametrize("count", [0, 1, 64])
+@pytest.mark.parametrize("count", [0, 1, MAX_HOSTS])
 def test_a_program_is_short_enough_for_the_kernel(count: int) -> None:
     everything = hosts(*MANY[:count], *MANY_6[:count])
     for family in (socket.AF_INET, socket.AF_INET6):
