@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 import control_plane as planes
 import crd_schema
@@ -16,8 +16,15 @@ from cluster_handle import Cluster
 os.environ["TRITON_INTERPRET"] = "1"
 """Kernels for GPUs run on host tensors in tests; Triton looks at this when it is imported."""
 
-# Explaining an example traces every line, which takes longer than a test may: what failed would not be told at all.
-settings.register_profile("kvferry", phases=[phase for phase in Phase if phase is not Phase.explain], print_blob=True)
+settings.register_profile(
+    "kvferry",
+    # explaining an example traces every line, which takes longer than a test may: what failed would not be told at all
+    phases=[phase for phase in Phase if phase is not Phase.explain],
+    print_blob=True,
+    # how long an example takes is the machine's affair
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("kvferry")
 
 

@@ -12,7 +12,7 @@ from cluster_api import Access
 from kubelet_stand_in import KubeletStandIn
 from pod_behaviours import Policy
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 Steer = Callable[[Policy], None]
 """Sets the stand-in's policy, from any thread."""
@@ -44,9 +44,12 @@ def playing(access: Access, nodes: Mapping[str, Mapping[str, str]]) -> Iterator[
 
 
 def steer(loop: asyncio.AbstractEventLoop, kubelet: KubeletStandIn, policy: Policy) -> None:
-    """From another thread than the loop's."""
+    """From another thread than the loop's; returns when the policy holds."""
+    holds = threading.Event()
 
     def act() -> None:
         kubelet.policy = policy
+        holds.set()
 
     loop.call_soon_threadsafe(act)
+    assert holds.wait(START_SECONDS), "the stand-in of the kubelet does not react"

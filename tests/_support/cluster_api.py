@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-_SECONDS = 30.0
+_SECONDS = 90.0
 
 
 class Refused(Exception):

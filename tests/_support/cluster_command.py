@@ -31,7 +31,7 @@ from kvferry_operator.local.errors import AlreadyRunning
 
 _NAME = "standing"
 _READY = "cluster: it stays until `make cluster-down`\n"
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 120.0
 _PAUSE_SECONDS = 0.1
 
 

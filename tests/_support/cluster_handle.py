@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster_api import Access, Api
 from eventually import eventually
 
-_KUBECTL_SECONDS = 120.0
+_KUBECTL_SECONDS = 300.0
 _TOKEN_SECONDS = 36_000
 
 

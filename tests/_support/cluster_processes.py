@@ -20,7 +20,7 @@ from pathlib import Path
 from kvferry_operator.local import proc, state
 from kvferry_operator.local.custody import Custody
 
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 60.0
 _LOG_TAIL_BYTES = 3000
 
 

@@ -31,7 +31,7 @@ from component_commands import Network, Places
 
 __all__ = ["ControlPlane", "Network", "start"]
 
-_READY_SECONDS = 90.0
+_READY_SECONDS = 300.0
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",

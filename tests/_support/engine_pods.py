@@ -21,7 +21,7 @@ from sidecar_pods import Pod, transfer_id, until, world
 from stage_groups import ACTIVATION_BYTES, Group
 
 DEADLINE_MS = 60_000
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 TICK = 0.1
 
 

@@ -57,7 +57,7 @@ def attached(kubeconfig: Path, manifests: list[dict[str, Any]] | None = None) ->
         for crd in manifests or []:
             name = crd["metadata"]["name"]
             cluster.api.apply(f"{_CRDS}/{name}", crd)
-            cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+            cluster.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=120s")
         try:
             yield cluster
         finally:

@@ -200,7 +200,7 @@ class FaultyProxy:
 @contextlib.asynccontextmanager
 async def before(access: Access) -> AsyncIterator[FaultyProxy]:
     """A proxy on a free port of loopback. The user is the client's own: its headers pass through."""
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
     connector = aiohttp.TCPConnector(limit=0, ssl=tls(access))
     async with aiohttp.ClientSession(
         access.url, timeout=timeout, connector=connector, auto_decompress=False

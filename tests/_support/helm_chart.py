@@ -87,7 +87,7 @@ def _run(chart: Chart, command: str, values: str, *more: str) -> str:
             [chart.helm, command, RELEASE, chart.folder, "--namespace", NAMESPACE, "--values", file.name, *more],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     if done.returncode:

@@ -40,7 +40,7 @@ class Release:
             env={**os.environ, **places},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         if done.returncode:

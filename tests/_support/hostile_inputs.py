@@ -15,7 +15,7 @@ from pathlib import Path
 from kvferry_runtime.wire.frames import encode_frame
 from kvferry_runtime.wire.messages import Hello, Nack, Ping, encode
 
-SECONDS = 15.0
+SECONDS = 45.0
 BOMB_BYTES = 128 << 20
 """What the compressed body unpacks to."""
 

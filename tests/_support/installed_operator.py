@@ -59,7 +59,7 @@ class Operator:
     def stop(self) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait(30)
+            self._process.wait(120)
             self._process = None
 
     @property

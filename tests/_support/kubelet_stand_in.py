@@ -90,7 +90,7 @@ class KubeletStandIn:
 
     async def _watch(self, version: str) -> None:
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": "300"}
-        no_limit = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+        no_limit = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         async with self._session.get("/api/v1/pods", params=query, timeout=no_limit) as answer:
             answer.raise_for_status()
             try:
@@ -229,7 +229,7 @@ class KubeletStandIn:
 async def playing(access: Access, nodes: Mapping[str, Mapping[str, str]]) -> AsyncIterator[KubeletStandIn]:
     """Nodes with these further resources each, such as {"rdma/hca": "4"}, for as long as the context is open."""
     headers = {"Authorization": f"Bearer {access.token}"}
-    timeout = aiohttp.ClientTimeout(total=30.0)
+    timeout = aiohttp.ClientTimeout(total=90.0)
     connector = aiohttp.TCPConnector(limit=2 * _AT_ONCE, ssl=tls(access))
     async with aiohttp.ClientSession(access.url, headers=headers, timeout=timeout, connector=connector) as session:
         kubelet = KubeletStandIn(session, nodes)

@@ -17,6 +17,9 @@ from kvferry_contract.config import (
 from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
 
+SECONDS = 120.0
+"""For an outcome: longer than the usual deadline of a transfer, and what comes after it."""
+
 
 def transfer_config(**changes: Any) -> TransferConfig:
     defaults: dict[str, Any] = {
@@ -42,7 +45,7 @@ def kv_layout(layers: int = 2, heads: int = 2, head_dim: int = 8, dtype: KvDtype
     return KvLayout(total_layers=layers, first_layer=0, shapes=(LayerShape(2, heads, head_dim, dtype),) * layers)
 
 
-def transfer_params(role: str, number: int = 1, deadline_ms: int = 30_000) -> TransferParams:
+def transfer_params(role: str, number: int = 1, deadline_ms: int = 60_000) -> TransferParams:
     peers = ("127.0.0.1:7400",) if role == "decode" else ()
     return TransferParams(f"{number:032x}", role, peers, deadline_ms)
 
@@ -58,5 +61,5 @@ class Outcomes:
         self.calls += 1
         self._queue.put(outcome)
 
-    def wait(self, timeout: float = 10.0) -> Any:
-        return self._queue.get(timeout=timeout)
+    def wait(self) -> Any:
+        return self._queue.get(timeout=SECONDS)

@@ -23,8 +23,9 @@ def container(name: str, port: int = 0, **more: Any) -> Manifest:
     arguments = [name, *(["--port", str(port)] if port else []), *more.pop("arguments", [])]
     probes: Manifest = {}
     if port:
-        healthy = {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 1, "failureThreshold": 20}
-        ready = {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1, "failureThreshold": 1}
+        patient = {"periodSeconds": 1, "timeoutSeconds": 30}  # a slow answer is no bad one
+        healthy = {"httpGet": {"path": "/healthz", "port": "http"}, **patient, "failureThreshold": 120}
+        ready = {"httpGet": {"path": "/readyz", "port": port}, **patient, "failureThreshold": 1}
         probes = {
             "ports": [{"name": "http", "containerPort": port}],
             "startupProbe": healthy,
@@ -72,7 +73,7 @@ def stateful_set(
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {
-                    "terminationGracePeriodSeconds": 5,
+                    "terminationGracePeriodSeconds": 60,
                     "initContainers": init or [],
                     "containers": containers,
                     "volumes": [

@@ -54,14 +54,17 @@ class ModelNamespace:
 
     def condition(self, kind: str, name: str = "tiny") -> Manifest:
         """A condition of the model; empty while there is none."""
-        conditions = self.model(name).get("status", {}).get("conditions", [])
-        return next((each for each in conditions if each["type"] == kind), {})
+        return _condition(self.model(name), kind)
 
     def wait_condition(self, kind: str, status: str, reason: str = "", name: str = "tiny") -> Manifest:
+        """Of the object as it is written now: what was said of an earlier one does not count."""
+
         def look() -> Manifest:
-            found = self.condition(kind, name)
+            model = self.model(name)
+            told = model.get("status", {})
+            found = _condition(model, kind)
             fits = found.get("status") == status and reason in ("", found.get("reason"))
-            return found if fits else {}
+            return found if fits and told.get("observedGeneration") == model["metadata"]["generation"] else {}
 
         return eventually(look, f"{name}: {kind} is {status} {reason}; is {self.model(name).get('status')}")
 
@@ -120,7 +123,7 @@ class ModelNamespace:
         """Of the operator, those that change something; leases are its own affair."""
         return [each for each in self.requests(since) if each.writes and each.resource != "leases"]
 
-    def wait_quiet(self, seconds: float = 2.0) -> None:
+    def wait_quiet(self, seconds: float = 5.0) -> None:
         """Until the operator has written nothing for so long."""
 
         def quiet() -> bool:
@@ -129,6 +132,11 @@ class ModelNamespace:
             return not self.writes(mark)
 
         eventually(quiet, f"the operator writes nothing for {seconds:g} s")
+
+
+def _condition(model: Manifest, kind: str) -> Manifest:
+    conditions = model.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == kind), {})
 
 
 def _selector(of: str) -> str:

@@ -48,12 +48,12 @@ class Pods:
         return next((found for found in conditions if found["type"] == kind), {})
 
     def wait_until_ready(self, name: str) -> None:
-        eventually(lambda: self.condition(name, "Ready").get("status") == "True", f"pod {name} is ready", 60.0)
+        eventually(lambda: self.condition(name, "Ready").get("status") == "True", f"pod {name} is ready", 300.0)
 
     def delete_all(self) -> None:
         """Returns when none is left."""
         self.plane.api.delete(self.path)
-        eventually(lambda: not self.plane.api.get(self.path)["items"], f"no pod is left in {self.namespace}", 60.0)
+        eventually(lambda: not self.plane.api.get(self.path)["items"], f"no pod is left in {self.namespace}")
 
     def ran(self, name: str, program: str, container: str = "") -> str:
         """What a Python program prints inside the pod.

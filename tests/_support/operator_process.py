@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eventually import eventually
 
-START_SECONDS = 60.0
-STOP_SECONDS = 20.0
+START_SECONDS = 240.0
+STOP_SECONDS = 120.0
 COMMAND = (sys.executable, "-m", "kvferry_operator.serve")
 
 
@@ -51,7 +51,7 @@ class OperatorProcess:
     def get(self, path: str) -> tuple[int, str]:
         """Status and text."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -74,7 +74,7 @@ class OperatorProcess:
     def wait_end(self, seconds: float = STOP_SECONDS) -> int:
         """Its exit code; minus the number of the signal that killed it."""
         code = self._process.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(STOP_SECONDS)
         return code
 
     def stop(self) -> int:

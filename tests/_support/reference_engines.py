@@ -72,13 +72,13 @@ async def complete(engine: Engine, prompt: str | list[int], **fields: Any) -> Co
     return result
 
 
-def transfer(number: int, role: str, deadline_ms: int = 20_000, prefill_stages: int = 1) -> dict[str, Any]:
+def transfer(number: int, role: str, deadline_ms: int = 60_000, prefill_stages: int = 1) -> dict[str, Any]:
     """`kv_transfer_params` as the router writes them."""
     peers = tuple(f"127.0.0.{stage + 1}:7400" for stage in range(prefill_stages)) if role == "decode" else ()
     return TransferParams(f"{number:032x}", role, peers, deadline_ms).to_dict()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Wait for what another thread brings about."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -49,7 +49,10 @@ from kvferry_runtime.ring.socket import SidecarSocket
 from kvferry_runtime.wire.data import HEADER_BYTES, DataHeader
 
 TOKEN_BYTES = 32
-SECONDS = 10.0
+DEADLINE = 60.0
+"""Seconds; of a transfer whose deadline is not what a test is about."""
+SECONDS = 120.0
+"""For what must happen by itself: longer than a deadline, and what comes after it, on a busy machine too."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class ScriptedAgent:
         prompt: Prompt,
         *,
         layerwise: bool | None = True,
-        seconds: float = SECONDS,
+        seconds: float = DEADLINE,
         codec: str = "none",
         chunks: list[Chunk] | None = None,
         **known: Any,
@@ -208,7 +211,9 @@ class ScriptedAgent:
 
     # ---- decode ----
 
-    def fetch(self, transfer_id: str, peers: list[str], tokens: int, seconds: float = SECONDS, resume: int = 0) -> None:
+    def fetch(
+        self, transfer_id: str, peers: list[str], tokens: int, seconds: float = DEADLINE, resume: int = 0
+    ) -> None:
         self.loaded[transfer_id] = {layer: bytearray(tokens * TOKEN_BYTES) for layer in self.layers}
         self._expect(transfer_id)
         self.say(

@@ -34,7 +34,7 @@ from kvferry_runtime.ring.messages import (
 )
 
 Message = TypeVar("Message", bound=FromAgent)
-TIMEOUT_S = 10.0
+TIMEOUT_S = 120.0
 
 
 class AgentGone(Exception):

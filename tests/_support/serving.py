@@ -7,12 +7,11 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,21 @@ from typing import Any
 import aiohttp
 import yaml
 
-from kvferry_contract import pairs
+from kvferry_contract import pairs, ports
 from kvferry_contract.pairs import PairState
+from own_addresses import own_address
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "build/models/SmolLM2-135M-Instruct"
 BIN = Path(sys.executable).parent
-START_SECONDS = 120
-AGAIN_SECONDS = 120
+START_SECONDS = 900
+AGAIN_SECONDS = 900
 """For what was killed to be started again, and to serve."""
+ANSWER_SECONDS = 900
+"""For one answer, with all that are asked for at the same time before it."""
+TRIES = 5
+REST_SECONDS = 120
+"""For what is given back once an answer is there, and for both ends to know that a transfer is over."""
 
 
 def unique(name: str) -> str:
@@ -41,7 +46,7 @@ def manifest(
     method: str = "none",
     policy: str = "Recompute",
     decode: int = 1,
-    timeout_seconds: int = 30,
+    timeout_seconds: int = 120,
     stages: tuple[int, int] = (1, 1),
 ) -> str:
     """A `DisaggregatedModel` of the test model as YAML; small rings, so that several fit on one machine.
@@ -130,7 +135,7 @@ class Serving:
 
     def proven(self) -> bool:
         """Whether the router has sent KV from every prefill to every decode group."""
-        with urllib.request.urlopen(f"{self.url}/v1/pairs", timeout=5) as response:
+        with urllib.request.urlopen(f"{self.url}/v1/pairs", timeout=60) as response:
             found = pairs.load(response.read().decode()).pairs
         groups = [sum(pod.stage == 0 for pod in self.pods(role)) for role in ("prefill", "decode")]
         expected = groups[0] * groups[1]
@@ -167,7 +172,7 @@ def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(60)
+            process.wait(300)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -177,22 +182,20 @@ def serving(folder: Path, name: str, text: str) -> Iterator[Serving]:
 @contextlib.contextmanager
 def aggregated(folder: Path) -> Iterator[str]:
     """One engine that serves alone; gives its URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    host, port = own_address(19), ports.ENGINE
     output = (folder / "aggregated.log").open("wb")
     process = subprocess.Popen(
         [BIN / "kvferry-runtime", "engine", "--role", "aggregated", "--model", MODEL, "--served-name", "smollm2",
-         "--host", "127.0.0.1", "--port", str(port)],
+         "--host", host, "--port", str(port)],
         stdin=subprocess.DEVNULL, stdout=output, stderr=output,
     )  # fmt: skip
     try:
-        asyncio.run(until_ready(f"http://127.0.0.1:{port}/readyz"))
-        yield f"http://127.0.0.1:{port}"
+        asyncio.run(until_ready(f"http://{host}:{port}/readyz"))
+        yield f"http://{host}:{port}"
     finally:
         process.terminate()
         try:
-            process.wait(30)
+            process.wait(300)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -204,7 +207,7 @@ async def until_ready(url: str) -> None:
 
         async def answers() -> bool:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with session.get(url, timeout=aiohttp.ClientTimeout(2)) as response:
+                async with session.get(url, timeout=aiohttp.ClientTimeout(60)) as response:
                     return response.status == 200
             return False
 
@@ -249,9 +252,39 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def client() -> AsyncIterator[Client]:
-    timeout = aiohttp.ClientTimeout(total=300)
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
         yield Client(session)
+
+
+async def transfer(client: Client, url: str) -> dict[str, Any]:
+    """The record of a transfer at one end, once that end knows that it is over."""
+    found: dict[str, Any] = {}
+
+    async def over() -> bool:
+        found.update(await client.get(url))
+        return bool(found["over"])
+
+    await until(over, REST_SECONDS, f"{url} tells of the end")
+    return found
+
+
+async def caught(
+    ask: Callable[[], Coroutine[Any, Any, tuple[int, dict[str, Any]]]], look: Callable[[], Awaitable[bool]], what: str
+) -> asyncio.Task[tuple[int, dict[str, Any]]]:
+    """A request that is open while `look` is true; one that is over before that was seen is asked for again."""
+    for _ in range(TRIES):
+        request = asyncio.create_task(ask())
+
+        async def seen(request: asyncio.Task[Any] = request) -> bool:
+            return await look() or request.done()
+
+        await until(seen, ANSWER_SECONDS, what)
+        if not request.done():
+            return request
+        status, body = await request
+        assert status == 200, body
+    raise AssertionError(f"{TRIES} requests were over before it was seen that {what}")
 
 
 async def transferred_again(client: Client, url: str, prompt: Sequence[int], expected: list[int]) -> None:

@@ -64,7 +64,7 @@ class World:
         port: int = 0,
         key: bytes = KEY,
         tick: float = TICK,
-        drain: float = 5.0,
+        drain: float = 30.0,
         transport: Transport | None = None,
         attach: dict[str, Any] | None = None,
         attached: bool = True,

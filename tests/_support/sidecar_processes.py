@@ -10,7 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from kvferry_runtime.errors import RingError
 from kvferry_runtime.ring.messages import Attached
 from scripted_agent import ScriptedAgent
 
-START_SECONDS = 20.0
+START_SECONDS = 120.0
+END_SECONDS = 120.0
+ANSWER_SECONDS = 30.0
 
 
 class SidecarProcess:
@@ -42,8 +44,9 @@ class SidecarProcess:
         )
         (directory / "config.json").write_text(config.to_json())
         (directory / "key").write_text("0123456789abcdef" * 4)
-        self._log = (directory / "log").open("w")
+        self._log = directory / "log"
         self._environment = {
+            "UCX_NET_DEVICES": "lo",  # else UCX may take a network that others on this machine make and remove
             **os.environ,
             env.CONFIG: str(directory / "config.json"),
             env.KEY_FILE: str(directory / "key"),
@@ -59,12 +62,13 @@ class SidecarProcess:
         return f"{self.host}:{ports.SIDECAR_PEER}"
 
     async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "kvferry_runtime", "sidecar", env=self._environment, stderr=self._log
-        )
+        with self._log.open("a") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "kvferry_runtime", "sidecar", env=self._environment, stderr=log
+            )
         async with asyncio.timeout(START_SECONDS):
             while await self.get("/healthz") is None:
-                assert self.process.returncode is None, "the sidecar ended at once"
+                assert self.process.returncode is None, f"the sidecar ended at once: {self._log.read_text()}"
                 await asyncio.sleep(0.05)
 
     async def get(self, path: str) -> Any:
@@ -84,30 +88,27 @@ class SidecarProcess:
     def kill(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def wait(self, seconds: float = 10.0) -> int:
-        return await asyncio.wait_for(self.process.wait(), seconds)
+    async def wait(self) -> int:
+        return await asyncio.wait_for(self.process.wait(), END_SECONDS)
 
     async def stop(self) -> None:
         if self.process.returncode is None:
             self.process.kill()
             await self.process.wait()
-        self._log.close()
 
 
 @asynccontextmanager
 async def running(*sidecars: SidecarProcess) -> AsyncIterator[None]:
-    try:
+    async with AsyncExitStack() as started:
         for sidecar in sidecars:
+            started.push_async_callback(sidecar.stop)
             await sidecar.start()
         yield
-    finally:
-        for sidecar in sidecars:
-            await sidecar.stop()
 
 
 def _get(url: str) -> Any:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
             body = answer.read()
     except urllib.error.HTTPError as error:
         with error:

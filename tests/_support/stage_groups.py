@@ -19,7 +19,7 @@ from kvferry_runtime.engine.stages.loopback import LoopbackGroup
 from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.transport.base import Transport
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 20.0
 ACTIVATION_BYTES = 512 * 96 * 4
 """The largest one of the tiny model."""
 

@@ -20,7 +20,7 @@ from kvferry_runtime.transport.memory import MemoryNetwork
 
 KEY = b"0123456789abcdef"
 ACTIVATION_BYTES = 1 << 16
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def settings(stages: int, stage: int, **changes: Any) -> RingSettings:

@@ -24,7 +24,7 @@ from kvferry_runtime.layout import KvLayout, LayerShape
 from sidecar_pods import Pod, World, transfer_id, until
 
 Tensors = list[npt.NDArray[np.generic]]
-SECONDS = 10.0
+DEADLINE = 60.0
 PASS_TOKENS = 64
 FIRST_TOKEN = 7
 
@@ -89,7 +89,7 @@ class Pipeline:
     prefill_split: Sequence[range] = ()
     decode_split: Sequence[range] = ()
 
-    def offer(self, prompt: int, tokens: int, seconds: float = SECONDS) -> list[Offered]:
+    def offer(self, prompt: int, tokens: int, seconds: float = DEADLINE) -> list[Offered]:
         params = TransferParams(transfer_id(prompt), "prefill", (), int(seconds * 1000))
         offered = []
         for stage in self.prefill:
@@ -99,7 +99,7 @@ class Pipeline:
             offered.append(Offered(stage, send, done))
         return offered
 
-    def fetch(self, prompt: int, tokens: int, seconds: float = SECONDS, kept: int | None = None) -> list[Loading]:
+    def fetch(self, prompt: int, tokens: int, seconds: float = DEADLINE, kept: int | None = None) -> list[Loading]:
         """kept: tokens for which there is room, if not all."""
         peers = tuple(stage.pod.peer for stage in self.prefill)
         params = TransferParams(transfer_id(prompt), "decode", peers, int(seconds * 1000))

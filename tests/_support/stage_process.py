@@ -3,7 +3,7 @@
 python stage_process.py STAGE HOSTS PORT KEY SECONDS
 
 Adds one to every byte of an activation and sends it on; the last stage answers with the BLAKE2 digest of what it got,
-a byte for each token. Says what happens on stdout, a line each: `complete LANES`, `lost TEXT`, `failed TEXT`.
+a byte for each token. Says what happens on stdout, a line each: `complete LANES`, `lost TEXT`, `closed`, `failed TEXT`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -23,7 +22,7 @@ from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import KvferryError
 
 ACTIVATION_BYTES = 4 << 20
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 def settings(stage: int, hosts: Sequence[str], port: int, key: str, seconds: float = SECONDS) -> RingSettings:
@@ -57,9 +56,8 @@ def run(own: RingSettings) -> int:
     print("complete", *ring.lanes, flush=True)
     ring.start(on_message, on_lost)
     ended.wait()
-    started = time.monotonic()
     ring.close(2.0)
-    print("closed", "late" if time.monotonic() - started > SECONDS / 3 else "in time", flush=True)
+    print("closed", flush=True)
     return 1
 
 

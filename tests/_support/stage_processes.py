@@ -20,10 +20,11 @@ from kvferry_contract import env
 from kvferry_contract.config import VERSION, GroupConfig, ModelConfig, Role, RuntimeConfig
 from kvferry_contract.split import Split
 from memory_limit import MemoryLimit
+from own_addresses import own_address
 
 NAME = "tiny"
 PORT = 8000
-START_SECONDS = 90
+START_SECONDS = 240
 
 
 class StageProcess:
@@ -49,7 +50,7 @@ class StageProcess:
 
     def _ask(self, request: urllib.request.Request) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=120) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -90,7 +91,7 @@ def wait_ready(stages: Sequence[StageProcess]) -> None:
 @contextlib.contextmanager
 def starting(folder: Path, split: Split, scratch: Path, launch: Launch = Launch()) -> Iterator[list[StageProcess]]:
     """As `group`, not ready yet."""
-    addresses = [f"127.{64 + stage}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}" for stage in range(split.stages)]
+    addresses = [own_address(stage) for stage in range(split.stages)]
     key = scratch / "key"
     key.write_text("0123456789abcdef" * 4)
     with contextlib.ExitStack() as stack:
@@ -107,7 +108,7 @@ def _stage(
     config, log = scratch / f"config-{stage}.json", scratch / f"stage-{stage}.log"
     place = GroupConfig("default", NAME, "r1", Role.AGGREGATED, stage, split, Split(1), 1)
     model = ModelConfig(f"file://{folder}", "", NAME, "/models")
-    config.write_text(RuntimeConfig(VERSION, model, place, transfer_config(), drain_seconds=10.0).to_json())
+    config.write_text(RuntimeConfig(VERSION, model, place, transfer_config(), drain_seconds=60.0).to_json())
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVFERRY_")}
     environ |= {
         env.CONFIG: str(config), env.KEY_FILE: str(scratch / "key"), env.POD_IP: address, env.GROUP_INDEX: "0",

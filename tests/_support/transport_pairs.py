@@ -14,7 +14,7 @@ from kvferry_runtime.transport.memory import MemoryNetwork
 from kvferry_runtime.transport.ucx import UcxTransport
 
 KINDS = ("memory", "ucx-tcp", "ucx-auto", "faulty-memory", "faulty-ucx")
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import sys
 from kvferry_contract.config import TransportKind
 from kvferry_runtime.transport.ucx import UcxTransport
 
-SECONDS = 10.0
+SECONDS = 60.0
 WINDOW = 4
 
 

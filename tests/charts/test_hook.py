@@ -36,7 +36,7 @@ def test_it_asks_the_operator_until_it_is_ready(chart: Chart) -> None:
     statuses = [503, 200]
     with answering(statuses) as address:
         here = url.replace(f"kvferry-operator.{NAMESPACE}.svc:8080", address)
-        done = subprocess.run([sys.executable, "-c", script, here], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", script, here], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert statuses == []
     assert "503" in done.stdout

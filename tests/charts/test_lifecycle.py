@@ -114,6 +114,7 @@ def test_rights_as_the_api_server_sees_them(helm: Release) -> None:
         ("patch", "disaggregatedmodels.kvferry.io"): False,
         ("delete", "disaggregatedmodels.kvferry.io"): False,
     }
+    eventually(lambda: all(may(helm, *asked) for asked, given in expected.items() if given), "the rules are in force")
     assert {(verb, what): may(helm, verb, what) for verb, what in expected} == expected
 
 
@@ -124,6 +125,7 @@ def test_a_whole_model_can_be_made_with_the_rights_of_the_chart(helm: Release, m
     helm("install", CHART, *(["--set", f"namespaces={{{elsewhere}}}"] if mode == "namespaced" else []))
     wanted = parse(create_model(helm.plane, elsewhere))
     operator = Api(Access.of(helm.plane.service_account_kubeconfig(helm.namespace, "kvferry-operator")))
+    eventually(lambda: may_make_children(helm, elsewhere), "the rules are in force")
     for child in owner.owned(build(wanted, rendered.SETTINGS), wanted):
         operator.apply(paths.item(kinds.of(child), elsewhere, child["metadata"]["name"]), child)
     if mode == "namespaced":
@@ -131,11 +133,19 @@ def test_a_whole_model_can_be_made_with_the_rights_of_the_chart(helm: Release, m
             operator.get(paths.collection(kinds.POD, helm.namespace))
 
 
-def may(helm: Release, verb: str, what: str) -> bool:
+def may_make_children(helm: Release, namespace: str) -> bool:
+    """Of every kind, with the rights that the router's Role hands on."""
+    made = [f"{kind.plural}.{kind.group}" for kind in kinds.CHILDREN]
+    handed_on = [(verb, "endpointslices.discovery.k8s.io") for verb in ("get", "list", "watch")]
+    asked = [*((verb, what) for what in made for verb in ("create", "patch")), *handed_on]
+    return all(may(helm, verb, what, namespace) for verb, what in asked)
+
+
+def may(helm: Release, verb: str, what: str, namespace: str = "default") -> bool:
     """Whether the operator's account may do so in a namespace that is not the release's. what: `plural.group/part`."""
     resource, _, subresource = what.partition("/")
     plural, _, group = resource.partition(".")
-    asked = {"namespace": "default", "verb": verb, "group": group, "resource": plural, "subresource": subresource}
+    asked = {"namespace": namespace, "verb": verb, "group": group, "resource": plural, "subresource": subresource}
     account = f"system:serviceaccount:{helm.namespace}:kvferry-operator"
     review = {"spec": {"user": account, "groups": ["system:authenticated"], "resourceAttributes": asked}}
     answer = helm.plane.api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)

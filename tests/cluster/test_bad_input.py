@@ -118,6 +118,7 @@ def test_an_old_crd_is_told_of_and_good_models_work_with_it(
     assert operator.metric("kvferry_operator_crd_outdated") == 1
     written = old.model(neighbour)["status"]
     assert not written.keys() & set(LATER_FIELDS) and written["roles"]
+    old.wait_quiet()
     mark = old.plane.audit_position()
     time.sleep(2.5 * RESYNC_SECONDS)
     assert old.writes(mark) == []

@@ -21,7 +21,7 @@ def _run(scratch: Path, *arguments: str, **environment: str) -> str:
     command = [sys.executable, cluster_command.__file__, *arguments]
     kept = {key: value for key, value in os.environ.items() if key not in {"KUBECONFIG", external_cluster.CHOICE}}
     clean = {**kept, "TMPDIR": str(scratch), **environment}
-    return subprocess.run(command, env=clean, check=True, stdout=subprocess.PIPE, text=True, timeout=100).stdout
+    return subprocess.run(command, env=clean, check=True, stdout=subprocess.PIPE, text=True, timeout=600).stdout
 
 
 def test_a_cluster_stays_until_it_is_ended(tmp_path: Path) -> None:

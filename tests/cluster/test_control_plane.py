@@ -85,8 +85,12 @@ def test_nothing_is_left_of_a_test_run_that_was_killed() -> None:
         assert Api(Access(url, (Path(folder) / "certificates" / "apiserver.crt").read_text())).ready()
         holder.send_signal(signal.SIGKILL)
     eventually(lambda: not Path(folder).exists(), "the scratch folder is gone")
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert folder not in found
+    eventually(lambda: folder not in _running(), "and so are its processes")
+
+
+def _running() -> str:
+    """Command lines of all processes; one that was killed has its own until it is gone."""
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(

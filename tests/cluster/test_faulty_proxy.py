@@ -42,7 +42,7 @@ class Watch:
         self.answer = answer
 
     async def event(self) -> Any:
-        line = await asyncio.wait_for(self.answer.content.readline(), 10.0)
+        line = await asyncio.wait_for(self.answer.content.readline(), 90.0)
         return json.loads(line) if line else None
 
     async def named(self, name: str) -> None:

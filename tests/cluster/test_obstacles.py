@@ -46,7 +46,8 @@ def test_a_missing_token_is_named(models: ModelNamespace, around: Neighbourhood)
     assert 'container engine cannot be made: secret "hub-token" not found' in stalled["message"]
     assert models.condition("PrefillReady", "gated")["reason"] == "CreateContainerConfigError"
     assert 'secret "hub-token" not found' in told_once(models, "CreateContainerConfigError", "gated")["note"]
-    assert models.condition("DecodeReady", "gated")["status"] == "True"
+    models.wait_condition("DecodeReady", "True", name="gated")
+    eventually(lambda: len(models.uids("Pod", "gated")) == 3, "a pod of prefill, of decode and of the router")
     running = models.uids("Pod", "gated")
     around.steer(lambda pod: pod_behaviours.READY)
     models.wait_condition("Ready", "True", name="gated")
@@ -65,12 +66,17 @@ def test_a_deleted_key_comes_back_when_a_pod_waits_for_it(models: ModelNamespace
     eventually(lambda: _is_bound(models, decode, before[decode]), "the next decode pod has a node")
     _wait_for_volumes(models, decode, timedelta(seconds=30))
     eventually(lambda: key in models.uids("Secret"), "the key is there")
-    message = models.wait_condition("DecodeReady", "False")["message"]
-    assert "; it needs " in message and f"Secret {key}" in message
+    eventually(lambda: f"Secret {key}" in _needs(models), "what it waits for is named")
     after = models.uids("Pod")
     assert {name: uid for name, uid in after.items() if name != decode} == {
         name: uid for name, uid in before.items() if name != decode
     }
+
+
+def _needs(models: ModelNamespace) -> str:
+    """What is said of a decode pod that is not ready."""
+    found = models.condition("DecodeReady")
+    return str(found["message"]).partition("; it needs ")[2] if found["status"] == "False" else ""
 
 
 def _is_bound(models: ModelNamespace, name: str, before: str) -> bool:
@@ -139,7 +145,7 @@ def test_an_admission_policy_is_told_in_its_own_words(models: ModelNamespace) ->
     finally:
         models.plane.api.delete(f"{ADMISSION}/validatingadmissionpolicybindings/{models.name}")
         models.plane.api.delete(f"{ADMISSION}/validatingadmissionpolicies/{models.name}")
-    eventually(lambda: models.condition("Ready")["status"] == "True", "it goes on by itself", 60)
+    eventually(lambda: models.condition("Ready")["status"] == "True", "it goes on by itself")
 
 
 def _denied(models: ModelNamespace) -> bool:
@@ -159,13 +165,16 @@ def test_a_namespace_that_goes_takes_everything_along(models: ModelNamespace, ar
     held = foreign("ConfigMap", "held", {"finalizers": ["example.com/held"]})
     models.plane.api.create(models.path(CONFIG_MAP), held)
     models.plane.kubectl("delete", "namespace", models.name, "--wait=false")
-    eventually(lambda: not models.plane.api.get(models.path(kinds.MODEL))["items"], "the models are gone", 60)
-    eventually(lambda: not models.children() and not models.children("second"), "and their children", 60)
+    eventually(lambda: not models.plane.api.get(models.path(kinds.MODEL))["items"], "the models are gone")
+    eventually(lambda: not models.children() and not models.children("second"), "and their children")
     models.plane.api.merge(models.path(CONFIG_MAP, "held"), {"metadata": {"finalizers": None}})
     place = f"/api/v1/namespaces/{models.name}"
-    eventually(lambda: _is_gone(models.plane, place), "and the namespace", 60)
+    eventually(lambda: _is_gone(models.plane, place), "and the namespace")
     time.sleep(2.5 * RESYNC_SECONDS)
-    assert around.operator.get("/healthz")[0] == around.operator.get("/readyz")[0] == 200
+    # a watch that tells late is taken for deaf until the next look
+    eventually(
+        lambda: around.operator.get("/healthz")[0] == around.operator.get("/readyz")[0] == 200, "the operator is well"
+    )
 
 
 def _is_gone(plane: planes.ControlPlane, path: str) -> bool:

@@ -12,6 +12,7 @@ import background_kubelet
 import cluster_api
 import control_plane as planes
 import operator_process
+from audit_log import Request
 from eventually import eventually
 from kvferry_operator.kube import kinds
 from model_namespace import ModelNamespace
@@ -62,10 +63,17 @@ def test_each_child_is_made_once_and_the_key_too(models: ModelNamespace, operato
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
     others = ("", "disaggregatedmodels", "events", "leases", "pods")
-    asked = [each for each in models.requests(mark) if each.resource not in others and each.verb not in READS]
+
+    def asked_for() -> list[Request]:
+        """As written down, which may be a moment after others see what was made."""
+        return [each for each in models.requests(mark) if each.resource not in others and each.verb not in READS]
+
+    eventually(lambda: len(asked_for()) >= len(children), "every child was asked for")
+    asked = asked_for()
     assert {(each.verb, each.code) for each in asked} == {("create", 201)}, "one request for each child, and no other"
     assert len(asked) == len(children)
     models.wait_condition("Ready", "False", name=name)
+    eventually(lambda: "disaggregatedmodels" in {each.resource for each in models.writes(mark)}, "the status is told")
     told = [each.resource for each in models.writes(mark)]
     assert told.index("disaggregatedmodels") > max(turn for turn, each in enumerate(told) if each not in others)
     model = models.model(name)
@@ -154,7 +162,7 @@ def test_a_removed_stage_and_role_are_pruned_and_nothing_else(
     assert len(old) == 3
 
     models.edit({"mode": "Aggregated", "prefill": None, "decode": {"parallelism": {"pipeline": 1}}}, name)
-    eventually(lambda: len(models.uids("StatefulSet", name)) == 1, "one stage of one role is left", 60)
+    eventually(lambda: len(models.uids("StatefulSet", name)) == 1, "one stage of one role is left")
     (left,) = models.uids("StatefulSet", name)
     assert "decode" in left and left not in old
     eventually(lambda: [each for each in models.uids("Service", name) if "prefill" in each] == [], "no prefill Service")
@@ -191,14 +199,14 @@ def test_one_delete_that_fails_does_not_stop_the_others(
         assert f"{name}-held" in models.uids("ConfigMap", name)
     finally:
         models.plane.api.delete(f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}-held")
-    eventually(lambda: f"{name}-held" not in models.uids("ConfigMap", name), "the last one, when it can be", 90)
+    eventually(lambda: f"{name}-held" not in models.uids("ConfigMap", name), "the last one, when it can be", 240)
 
 
 def test_a_paused_model_is_left_alone(models: ModelNamespace, operator: OperatorProcess, name: str) -> None:
     models.create(name=name)
     models.wait_children(name)
     models.edit({"paused": True}, name)
-    models.wait_condition("Reconciling", "False", name=name)
+    models.wait_condition("Reconciling", "False", "Paused", name)
     (deployment,) = models.uids("Deployment", name)
     models.delete("Deployment", deployment)
     time.sleep(STEADY_SECONDS)
@@ -251,9 +259,7 @@ def test_a_model_that_is_made_anew_gets_new_children(
     def owners() -> set[str]:
         return {child["metadata"]["ownerReferences"][0]["uid"] for child in models.children(name).values()}
 
-    eventually(
-        lambda: owners() == {made["metadata"]["uid"]} and len(models.children(name)) == len(before), "new ones", 60
-    )
+    eventually(lambda: owners() == {made["metadata"]["uid"]} and len(models.children(name)) == len(before), "new ones")
 
 
 def _writes_while_steady(models: ModelNamespace) -> list[tuple[str, str, str]]:

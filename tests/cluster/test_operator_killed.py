@@ -40,7 +40,7 @@ def test_whatever_the_step_the_next_operator_finishes_the_work(control_plane: pl
             running = operator_process.running(space.kubeconfig, space.name, command=command)
             operators[moment] = stack.enter_context(running)
         for moment, operator in operators.items():
-            assert operator.wait_end(60) == -signal.SIGKILL, f"{moment}: {operator.lines}"
+            assert operator.wait_end(600) == -signal.SIGKILL, f"{moment}: {operator.lines}"
     keys = {moment: space.uids("Secret") for moment, space in spaces.items()}
 
     with operator_process.running(control_plane.kubeconfig, *(space.name for space in spaces.values())) as operator:

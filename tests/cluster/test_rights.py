@@ -130,7 +130,7 @@ def live_a_whole_life(installation: Installation) -> set[Rule]:
 
         old = models.uids("StatefulSet")
         models.edit({"engine": {"args": ["--new"]}})
-        eventually(lambda: not old.keys() & models.uids("StatefulSet").keys(), "the old revision is gone", 60)
+        eventually(lambda: not old.keys() & models.uids("StatefulSet").keys(), "the old revision is gone")
         models.wait_condition("Ready", "True")
 
         models.edit({"decode": {"scaling": {"mode": "External"}}})
@@ -143,11 +143,11 @@ def live_a_whole_life(installation: Installation) -> set[Rule]:
         models.edit({"decode": {"replicas": 1, "scaling": {"mode": "Static"}}, "router": {"replicas": 1}})
         for kind in ("NetworkPolicy", "PodDisruptionBudget"):
             eventually(lambda: not models.uids(kind), f"no {kind} is left")  # noqa: B023
-        eventually(lambda: len(models.uids("StatefulSet")) == 1, "decode alone is left", 60)
+        eventually(lambda: len(models.uids("StatefulSet")) == 1, "decode alone is left")
         models.wait_condition("Ready", "True")
 
         models.plane.kubectl("delete", "dm", "tiny", "-n", models.name)
-        eventually(lambda: not models.children(), "nothing is left", 60)
+        eventually(lambda: not models.children(), "nothing is left")
         assert standby.stop() == 0
     return handed_on
 
@@ -176,13 +176,16 @@ def _is_handed_over(models: ModelNamespace) -> bool:
 
 def _lose_a_stage(models: ModelNamespace) -> None:
     """The operator deletes what is left of its group."""
-    noted = [names.ANNOTATION_LIVES in each["metadata"]["annotations"] for each in models.objects("StatefulSet")]
-    assert any(noted), "that groups are whole is written when they are"
+    eventually(lambda: _are_noted(models), "that groups are whole is written when they are")
     pods = models.uids("Pod", role="prefill")
     lost, left = (next(name for name in pods if name.endswith(f"-s{stage}-0")) for stage in (1, 0))
     models.delete("Pod", lost)
     eventually(lambda: models.uids("Pod").get(left) not in (None, pods[left]), "the other stage is another pod")
     models.wait_condition("Ready", "True")
+
+
+def _are_noted(models: ModelNamespace) -> bool:
+    return any(names.ANNOTATION_LIVES in each["metadata"]["annotations"] for each in models.objects("StatefulSet"))
 
 
 def _leave_from_an_earlier_release(models: ModelNamespace) -> None:

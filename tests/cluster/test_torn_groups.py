@@ -19,7 +19,7 @@ from kvferry_operator.kube import kinds
 from model_namespace import ModelNamespace
 from operator_process import OperatorProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 LONG = 3600
 STAGED: dict[str, Any] = {

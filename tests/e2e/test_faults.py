@@ -15,11 +15,9 @@ import pytest
 
 import serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 PROMPT = [random.Random(7).randrange(100, 49152) for _ in range(1500)]
-ANSWER_SECONDS = 90
-FREE_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +71,18 @@ async def test_a_fault_in_mid_transfer(
     async with serving.client() as client:
         await serving.transferred_again(client, running.url, PROMPT, expected)
 
-        request = asyncio.create_task(client.complete(running.url, PROMPT))
-
         async def under_way() -> bool:
             record = await client.get(f"{prefill.sidecar}/v1/transfers")
             ours = (item for item in record["transfers"] if item["tokens"] == len(PROMPT))
             return any(item["state"] == "streaming" and item["chunks"] > 2 for item in ours)
 
-        await serving.until(under_way, 30, "the transfer is under way")
+        request = await serving.caught(
+            lambda: client.complete(running.url, PROMPT), under_way, "the transfer is under way"
+        )
         striking = fault.strike(victim.pids[fault.container])
         background = asyncio.ensure_future(striking) if asyncio.iscoroutine(striking) else None
 
-        status, body = await asyncio.wait_for(request, ANSWER_SECONDS)
+        status, body = await asyncio.wait_for(request, serving.ANSWER_SECONDS)
         if status == 200:
             assert serving.tokens(body) == expected
         else:
@@ -101,7 +99,7 @@ async def test_a_fault_in_mid_transfer(
                 blocks = (await client.get(f"{pod.engine}/v1/state"))["blocks"]
                 return bool(blocks["free"] == blocks["total"])
 
-            await serving.until(blocks_are_free, FREE_SECONDS, f"blocks of {pod.name} are free again")
+            await serving.until(blocks_are_free, serving.REST_SECONDS, f"blocks of {pod.name} are free again")
         if background is not None:
             await background
         await serving.transferred_again(client, running.url, PROMPT, expected)

@@ -19,6 +19,7 @@ from kvferry_contract import ports
 from kvferry_contract.config import Role
 from kvferry_contract.endpoints import Group, dump
 from kvferry_runtime.ring.messages import Loaded
+from own_addresses import own_address
 from scripted_agent import Prompt
 from sidecar_pods import same, transfer_id
 from sidecar_processes import SidecarProcess, running
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 LARGE_BYTES = 64 << 20
 """A process that grows by this for a stranger's bytes has been made to allocate."""
-START_SECONDS = 60
+START_SECONDS = 300
 AT_ONCE = 8
 
 
@@ -105,7 +106,7 @@ def statuses(answers: Iterable[bytes]) -> list[int]:
 async def test_the_ports_of_a_sidecar(tmp_path: Path) -> None:
     """Case 47: for peers and for HTTP."""
     prefill, decode = (
-        SidecarProcess(tmp_path / role.value, f"127.44.0.{number}", role, chunk_bytes=1 << 16, buffer_bytes=1 << 21)
+        SidecarProcess(tmp_path / role.value, own_address(20 + number), role, chunk_bytes=1 << 16, buffer_bytes=1 << 21)
         for number, role in enumerate((Role.PREFILL, Role.DECODE), 1)
     )
     marker = Marker(tmp_path / "unpickled")
@@ -135,7 +136,7 @@ async def test_the_ports_of_a_sidecar(tmp_path: Path) -> None:
 
 async def test_the_ports_of_an_engine_and_of_a_router(tmp_path: Path) -> None:
     """Case 47."""
-    engine, router = ("127.44.0.3", ports.ENGINE), ("127.44.0.4", ports.ROUTER)
+    engine, router = (own_address(20), ports.ENGINE), (own_address(23), ports.ROUTER)
     marker = Marker(tmp_path / "unpickled")
     wrong = bodies(marker)
     endpoints = tmp_path / "endpoints.json"

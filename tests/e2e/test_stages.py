@@ -15,13 +15,12 @@ import pytest
 import serving
 from kvferry_contract.transfer import stage_transfer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 STAGES = (2, 2)
 CHANCE = random.Random(6)
 SHORT = [[CHANCE.randrange(100, 49152) for _ in range(length)] for length in (1, 17, 300)]
 LONG = [CHANCE.randrange(100, 49152) for _ in range(1000)]
-ANSWER_SECONDS = 90
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,8 @@ async def _every_stage_moved_its_part(client: serving.Client, staged: serving.Se
     prefill, decode = staged.pods("prefill"), staged.pods("decode")
     for sender, receiver in zip(prefill, decode, strict=True):
         own = stage_transfer(transfer, receiver.stage, STAGES[1])
-        sent = await client.get(f"{sender.sidecar}/v1/transfers/{own}?direction=send")
-        received = await client.get(f"{receiver.sidecar}/v1/transfers/{own}?direction=receive")
+        sent = await serving.transfer(client, f"{sender.sidecar}/v1/transfers/{own}?direction=send")
+        received = await serving.transfer(client, f"{receiver.sidecar}/v1/transfers/{own}?direction=receive")
         assert sent["state"] == received["state"] == "committed"
         for field in ("chunks", "bytes_raw", "bytes_wire", "digest"):
             assert sent[field] == received[field], (field, sent, received)
@@ -86,15 +85,14 @@ async def _killed(client: serving.Client, staged: serving.Serving, role: str, st
     [sender] = [pod for pod in staged.pods("prefill") if pod.stage == 0]
     [victim] = [pod for pod in staged.pods(role) if pod.stage == stage]
     before = staged.pods(role)
-    request = asyncio.create_task(client.complete(staged.url, LONG))
 
     async def under_way() -> bool:
         found = await client.get(f"{sender.sidecar}/v1/transfers")
         return any(not item["over"] and item["tokens"] == len(LONG) and item["chunks"] for item in found["transfers"])
 
-    await serving.until(under_way, 60, "the transfer is under way")
+    request = await serving.caught(lambda: client.complete(staged.url, LONG), under_way, "the transfer is under way")
     os.kill(victim.pids["engine"], signal.SIGKILL)
-    answer = await asyncio.wait_for(request, ANSWER_SECONDS)
+    answer = await asyncio.wait_for(request, serving.ANSWER_SECONDS)
 
     async def is_another_one() -> bool:
         """Every engine of the group is a new one, beside the sidecars that were there."""
@@ -119,4 +117,4 @@ async def _serves_again(client: serving.Client, staged: serving.Serving, expecte
         open_now = any(state["transfers"] != {"open_send": 0, "open_receive": 0} for state in states)
         return not open_now and all(block["free"] == block["total"] for block in blocks)
 
-    await serving.until(nothing_is_held, 10, "blocks are free and no transfer is open at any stage")
+    await serving.until(nothing_is_held, serving.REST_SECONDS, "blocks are free and no transfer is open at any stage")

@@ -82,7 +82,7 @@ def test_without_a_container_engine_it_is_said_how_to_get_one(monkeypatch: pytes
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_operators_image_holds_the_operator_and_nothing_heavy() -> None:
     if os.geteuid() != 0 or not all(shutil.which(name) for name in ("buildah", "debootstrap")):
         pytest.skip("needs root, buildah and debootstrap: apt-get install buildah debootstrap")
@@ -101,4 +101,4 @@ def test_the_operators_image_holds_the_operator_and_nothing_heavy() -> None:
 
 
 def output(*command: str) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout

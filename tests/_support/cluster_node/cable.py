@@ -31,13 +31,13 @@ def plug(process: int) -> None:
 def unplug() -> None:
     """Remove it, if it is there: the end of one interface is the end of both."""
     if Path("/sys/class/net", addresses.LINK).exists():
-        subprocess.run(["ip", "link", "delete", addresses.LINK], check=False, capture_output=True, timeout=10)
+        subprocess.run(["ip", "link", "delete", addresses.LINK], check=False, capture_output=True, timeout=60)
 
 
 def _refuse_taken(address: str) -> None:
     """Only the default route may lead to an address of ours."""
     route = subprocess.run(
-        ["ip", "-4", "route", "show", "to", "match", address], capture_output=True, text=True, timeout=10
+        ["ip", "-4", "route", "show", "to", "match", address], capture_output=True, text=True, timeout=60
     )
     taken = [line for line in route.stdout.splitlines() if not line.startswith("default")]
     if taken:
@@ -45,6 +45,6 @@ def _refuse_taken(address: str) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         raise NodeFailed(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster_node import addresses
 
 ROOT = Path("/sys/fs/cgroup")
-_EMPTY_SECONDS = 10.0
+_EMPTY_SECONDS = 60.0
 
 
 def make() -> None:
@@ -29,7 +29,7 @@ def remove() -> None:
     """Remove the branch, whose processes are dead or dying.
 
     Raises:
-        OSError: a process still lives in it after 10 s.
+        OSError: a process still lives in it after a minute.
     """
     deadline = time.monotonic() + _EMPTY_SECONDS
     for branch in [ROOT / addresses.NAME, *(hierarchy / addresses.NAME for hierarchy in _hierarchies())]:

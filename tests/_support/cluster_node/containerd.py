@@ -14,14 +14,14 @@ SOCKET = "/run/containerd/containerd.sock"
 
 _NAME = "containerd"
 _PLUGINS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
-_START_SECONDS = 30.0
+_START_SECONDS = 120.0
 
 
 def start(machine: Owned) -> None:
     """Start it with the network's configuration and the pause image; returns when it takes pods.
 
     Raises:
-        NodeFailed: it ended, or did not answer in 30 s.
+        NodeFailed: it ended, or did not answer in 120 s.
     """
     folder = machine.folder
     network = folder / "cni"

@@ -26,7 +26,7 @@ FOLDERS = cluster_processes.folders(Path("/var/tmp"))
 _FIRST = "machine"
 _LEADER = "leader"
 _NAMESPACES = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-_START_SECONDS = 20.0
+_START_SECONDS = 120.0
 _RUN_SECONDS = 600.0
 
 

@@ -13,7 +13,7 @@ from cluster_api import Api, Refused
 from cluster_node import addresses, containerd, dns, kubelet, proxy
 from cluster_node.machine import Owned
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Node:
         """Start the kubelet; returns when the node is Ready.
 
         Raises:
-            NodeFailed: the kubelet ended, or 60 s went by.
+            NodeFailed: the kubelet ended, or 300 s went by.
         """
         self._start_kubelet()
         self.machine.wait_until(kubelet.NAME, self._ready, _READY_SECONDS)

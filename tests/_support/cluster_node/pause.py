@@ -14,6 +14,6 @@ _SOURCE = Path(__file__).with_name("pause.c")
 def build(folder: Path) -> Path:
     """Compile it in `folder`; returns the archive."""
     program, image = folder / "pause", folder / "pause.tar"
-    subprocess.run(["cc", "-static", "-Os", "-s", "-o", str(program), str(_SOURCE)], check=True, timeout=60)
+    subprocess.run(["cc", "-static", "-Os", "-s", "-o", str(program), str(_SOURCE)], check=True, timeout=300)
     archive.write(image, IMAGE, {"/pause": program}, ["/pause"])
     return image

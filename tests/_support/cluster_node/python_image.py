@@ -49,5 +49,5 @@ def _modules() -> Iterator[Path]:
 def _libraries() -> Iterator[Path]:
     """What the interpreter and its extension modules are linked with, under the names by which the loader asks."""
     programs = [str(path) for path in (PYTHON, *_STANDARD_LIBRARY.glob("lib-dynload/*.so"))]
-    listed = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True, timeout=60)
+    listed = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True, timeout=300)
     yield from (Path(name) for name in sorted(set(_LIBRARY.findall(listed.stdout))))

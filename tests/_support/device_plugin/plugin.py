@@ -22,6 +22,8 @@ from device_plugin import messages
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
 DEVICES = "KVFERRY_TEST_DEVICES"
+TOLD = "told a kubelet of all devices"
+"""Printed once for each."""
 
 _KUBELET = FOLDER / "kubelet.sock"
 _LOOK_SECONDS = 0.2
@@ -49,6 +51,7 @@ class Plugin(grpc.GenericRpcHandler):
 
     def _list(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield messages.devices(self._devices)
+        print(TOLD, flush=True)
         while context.is_active() and not self.gone.wait(_LOOK_SECONDS):
             pass  # the devices never change
 

@@ -12,7 +12,7 @@ from end_to_end.errors import CannotRun, StepFailed
 SUITE = "trixie"
 NAME = f"localhost/kvferry-base:{SUITE}"
 _PACKAGES = "python3,python3-venv,ca-certificates"
-_SECONDS = 900
+_SECONDS = 3600
 _DOCKERFILE = """\
 FROM scratch
 ADD root.tar /

@@ -11,7 +11,7 @@ from end_to_end.errors import StepFailed
 from end_to_end.tools import Tools
 
 NAME = "client"
-ANSWER_SECONDS = 300.0
+ANSWER_SECONDS = 1800.0
 
 _SCRIPT = """\
 import json, sys, urllib.error, urllib.request
@@ -22,7 +22,7 @@ def answer(body):
         asked["url"], json.dumps(body).encode(), {"content-type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=120) as response:
+        with urllib.request.urlopen(request, timeout=900) as response:
             status, content = response.status, response.read()
     except urllib.error.HTTPError as error:
         status, content = error.code, error.read()
@@ -68,7 +68,9 @@ def start(tools: Tools, namespace: str, image: str) -> None:
         },
     }
     tools.kubectl("apply", "--filename=-", stdin=json.dumps(pod))
-    tools.kubectl("wait", f"--namespace={namespace}", "--for=condition=Ready", f"pod/{NAME}", "--timeout=60s")
+    tools.kubectl(
+        "wait", f"--namespace={namespace}", "--for=condition=Ready", f"pod/{NAME}", "--timeout=300s", seconds=310
+    )
 
 
 def ask(

@@ -12,7 +12,8 @@ from end_to_end.tools import Tools
 
 NAMESPACE = "models"
 OUTPUT_TOKENS = 24
-_READY_SECONDS = 300
+_READY_SECONDS = 900
+_GONE_SECONDS = 600
 
 
 def apply(tools: Tools, model: dict[str, Any]) -> None:
@@ -51,7 +52,13 @@ def compare(travelled: Sequence[Answer], alone: Sequence[Answer]) -> None:
 def delete(tools: Tools, name: str) -> None:
     """With its pods: three models at once are more than two cores take."""
     tools.kubectl(
-        "delete", "dm", name, f"--namespace={NAMESPACE}", "--cascade=foreground", "--timeout=120s", seconds=130
+        "delete",
+        "dm",
+        name,
+        f"--namespace={NAMESPACE}",
+        "--cascade=foreground",
+        f"--timeout={_GONE_SECONDS}s",
+        seconds=_GONE_SECONDS + 10.0,
     )
 
 

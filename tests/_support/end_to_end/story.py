@@ -21,7 +21,7 @@ CHART = ROOT / "charts" / "kvferry"
 EXAMPLE = ROOT / "examples" / "smollm2.yaml"
 RELEASE, OPERATOR_NAMESPACE = "kvferry", "kvferry-system"
 _LABEL = "app.kubernetes.io/part-of=kvferry"
-_GONE_SECONDS = 180.0
+_GONE_SECONDS = 600.0
 _KINDS = (
     "pods,services,configmaps,secrets,statefulsets,deployments,replicasets,poddisruptionbudgets,networkpolicies,"
     "serviceaccounts,roles,rolebindings,endpointslices,disaggregatedmodels"

@@ -11,7 +11,8 @@ from typing import Any
 
 from end_to_end.errors import StepFailed
 
-_SECONDS = 120.0
+_SECONDS = 300.0
+_HELM_SECONDS = 900
 
 
 class Tools:
@@ -36,7 +37,7 @@ class Tools:
         Raises:
             StepFailed: it failed, with what it said.
         """
-        return self._run([self._helm, *arguments], "", 2 * _SECONDS)
+        return self._run([self._helm, *arguments, f"--timeout={_HELM_SECONDS}s"], "", _HELM_SECONDS + 10.0)
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object or a list as kubectl gets it."""

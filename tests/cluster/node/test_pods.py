@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from cluster_node import addresses
+from cluster_node import addresses, python_image
+from eventually import eventually
 from kvferry_operator.desired import security
 from node_pods import WAIT, Pods, container
 
@@ -22,11 +23,13 @@ _SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080)
 def pair(pods: Pods) -> Pods:
     """A pod `pair` as restricted as ours, whose sidecar writes into memory that its container serves."""
     mount = {"volumeMounts": [{"name": "ring", "mountPath": "/ring"}], "securityContext": security.container()}
-    probe = {"httpGet": {"port": 8080}, "periodSeconds": 1}
+    probe = {"httpGet": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 30}
+    begun = {"exec": {"command": [python_image.PYTHON, "-c", "open('/ring/word')"]}, "timeoutSeconds": 30}
+    begun |= {"periodSeconds": 1, "failureThreshold": 300}
     pods.create(
         "pair",
         container("main", _SERVE, workingDir="/ring", readinessProbe=probe, **mount),
-        initContainers=[container("side", _WRITE, restartPolicy="Always", **mount)],
+        initContainers=[container("side", _WRITE, restartPolicy="Always", startupProbe=begun, **mount)],
         volumes=[{"name": "ring", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}}],
         **security.pod_spec(),
     )
@@ -43,8 +46,8 @@ def test_a_native_sidecar_shares_memory_with_the_container_it_precedes(pair: Pod
 
 
 def test_a_pod_is_reached_through_the_api_server_and_from_this_machine(pair: Pods) -> None:
-    assert pair.logs("pair", "side").strip() == "wrote"
-    with urllib.request.urlopen(f"http://{pair.get('pair')['status']['podIP']}:8080/word", timeout=10) as answer:
+    eventually(lambda: pair.logs("pair", "side").strip() == "wrote", "what the sidecar printed")
+    with urllib.request.urlopen(f"http://{pair.get('pair')['status']['podIP']}:8080/word", timeout=60) as answer:
         assert answer.read() == b"carried"
     assert pair.plane.api.get(f"{pair.path}/pair:8080/proxy/word", accept="*/*") == "carried"
 
@@ -53,4 +56,4 @@ def test_the_kubelet_obeys_nobody_but_the_api_server(pods: Pods) -> None:
     unverified = ssl.create_default_context()
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(f"https://{addresses.NODE}:10250/pods", context=unverified, timeout=10)
+        urllib.request.urlopen(f"https://{addresses.NODE}:10250/pods", context=unverified, timeout=60)

@@ -16,28 +16,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(f'{os.environ["NAME"]} {self.client_address[0]}'.encode())
 http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
 """
-_ASK = "import urllib.request as u; print(u.urlopen('http://{host}/', timeout=10).read().decode())"
-_RESOLVE = """
-import socket, time
-for _ in range(100):  # a name takes a moment to spread
+_PATIENTLY = """
+import socket, ssl, time, urllib.request
+deadline = time.monotonic() + 120
+while True:
     try:
-        print(socket.gethostbyname('{host}'))
+        print({look})
         break
-    except socket.gaierror:
+    except OSError:  # names and packet rules take a moment to spread
+        if time.monotonic() > deadline:
+            raise
         time.sleep(0.1)
 """
-_ASK_API = """
-import ssl, urllib.request
-account = '/var/run/secrets/kubernetes.io/serviceaccount'
-trust = ssl.create_default_context(cafile=account + '/ca.crt')
-print(urllib.request.urlopen('https://kubernetes.default.svc/readyz', context=trust, timeout=10).read().decode())
-"""
+_ASK = _PATIENTLY.format(look="urllib.request.urlopen('http://{host}/', timeout=60).read().decode()")
+_RESOLVE = _PATIENTLY.format(look="socket.gethostbyname('{host}')")
+_ASK_API = _PATIENTLY.format(
+    look="urllib.request.urlopen('https://kubernetes.default.svc/readyz', timeout=60, context="
+    "ssl.create_default_context(cafile='/var/run/secrets/kubernetes.io/serviceaccount/ca.crt')).read().decode()"
+)
 
 
 @pytest.fixture
 def web(pods: Pods) -> Pods:
     """Pods `web` and `client`, and a Service `web` that leads to the first."""
-    probe = {"httpGet": {"port": 8080}, "periodSeconds": 1}
+    probe = {"httpGet": {"port": 8080}, "periodSeconds": 1, "timeoutSeconds": 30}
     pods.create("web", container("main", _ANSWER, env=[{"name": "NAME", "value": "web"}], readinessProbe=probe))
     pods.create("client", container("main"))
     service = {

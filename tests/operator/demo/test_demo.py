@@ -176,7 +176,7 @@ async def test_an_answer_is_read_whole() -> None:
         found = await complete(session, url, "m", "hello", 3)
     assert (found.tokens, found.text, found.prompt_tokens) == ((5, 6, 7), "xyz", 7)
     assert found.result == {"mode": "transferred"}
-    assert 0 < found.ttft_seconds < 60
+    assert found.ttft_seconds > 0
 
 
 @pytest.mark.parametrize(

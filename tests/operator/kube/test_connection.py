@@ -96,7 +96,7 @@ async def test_connections_are_bounded_and_waiting_for_one_counts_too(
 
     monkeypatch.setattr(connection, "CONNECTIONS", 2)
     async with served(silent) as server, opened(await login(kubeconfig(tmp_path, server))) as asked:
-        patient = [asyncio.create_task(asked.ask(CALL, "GET", "/", deadline=60.0)) for _ in range(2)]
+        patient = [asyncio.create_task(asked.ask(CALL, "GET", "/", deadline=600.0)) for _ in range(2)]
         await eventually_async(lambda: asyncio.sleep(0, len(peers) == 2), "both connections are taken")
         with pytest.raises(Unreachable, match=r"no answer in 0\.1 s"):
             await asked.ask(CALL, "GET", "/", deadline=0.1)
@@ -200,7 +200,8 @@ async def test_an_answer_of_just_the_limit_is_taken(tmp_path: Path) -> None:
             await cluster.ask_pod("models", "p", 8080, "/", 4999)
 
 
-async def test_many_refused_requests_start_a_plugin_once(tmp_path: Path) -> None:
+async def test_many_refused_requests_start_a_plugin_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvferry_operator.kube.login._RENEWAL_PAUSE_SECONDS", 3600.0)
     started = tmp_path / "started"
     plugin = tmp_path / "plugin"
     plugin.write_text(

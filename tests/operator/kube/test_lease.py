@@ -14,11 +14,23 @@ from kvferry_operator.kube.kinds import LEASE
 from kvferry_operator.kube.lease import LeaseLost, hold
 from kvferry_operator.kube.lease_record import Terms
 
-FOREVER = 60.0
+FOREVER = 600.0
 
 
 def terms(namespace: str) -> Terms:
-    return Terms(namespace, "operator", duration=3.0, renew_deadline=2.0, retry=0.1)
+    """Renewed in time also by a process that gets a small share of a slow machine."""
+    return Terms(namespace, "operator", duration=300.0, renew_deadline=200.0, retry=0.1)
+
+
+def short_terms(namespace: str) -> Terms:
+    """For a leader that is meant to lose it."""
+    return Terms(namespace, "operator", duration=12.0, renew_deadline=6.0, retry=0.1)
+
+
+@pytest.fixture(autouse=True)
+def patient_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a slow API server does not keep a lease that was to be given up."""
+    monkeypatch.setattr("kvferry_operator.kube.lease.RELEASE_SECONDS", 60.0)
 
 
 async def holder(cluster: Cluster, namespace: str) -> str:
@@ -103,9 +115,9 @@ async def test_a_leader_that_cannot_renew_gives_up_and_says_why(
 ) -> None:
     rights = grant_leases(control_plane, namespace)
     async with connect(control_plane.service_account_kubeconfig(namespace, "operator")) as limited:
-        with pytest.raises(LeaseLost, match=r"not renewed in 2 s: .* lacks the rule .*leases"):
-            async with hold(limited, terms(namespace), "me"):
-                control_plane.api.delete(rights)
+        with pytest.raises(LeaseLost, match=r"not renewed in 6 s: .* lacks the rule .*leases"):
+            async with hold(limited, short_terms(namespace), "me"):
+                await asyncio.to_thread(control_plane.api.delete, rights)
                 await asyncio.sleep(FOREVER)
     assert await holder(cluster, namespace) == "me"
 
@@ -113,10 +125,10 @@ async def test_a_leader_that_cannot_renew_gives_up_and_says_why(
 async def test_a_leader_that_stood_still_knows_at_once_that_it_may_write_no_more(
     cluster: Cluster, namespace: str
 ) -> None:
-    with pytest.raises(LeaseLost, match="not renewed in 2 s"):
-        async with hold(cluster, terms(namespace), "me") as is_held:
+    with pytest.raises(LeaseLost, match="not renewed in 6 s"):
+        async with hold(cluster, short_terms(namespace), "me") as is_held:
             assert is_held()
-            time.sleep(terms(namespace).renew_deadline)  # noqa: ASYNC251  as if the process were stopped
+            time.sleep(short_terms(namespace).renew_deadline)  # noqa: ASYNC251  as if the process were stopped
             assert not is_held(), "before anything else could run"
             await asyncio.sleep(FOREVER)
 
@@ -155,12 +167,17 @@ async def test_a_renewal_that_was_cut_off_does_not_keep_the_lease_from_the_next_
     cluster: Cluster, namespace: str
 ) -> None:
     """It was written, and its answer was not heard."""
-    seldom = Terms(namespace, "operator", duration=20.0, renew_deadline=15.0, retry=10.0)
+    seldom = Terms(namespace, "operator", duration=900.0, renew_deadline=800.0, retry=700.0)
+
+    async def renewed() -> dict[str, Any]:
+        lease = await cluster.get(LEASE, namespace, "operator")
+        assert lease is not None
+        return dict(lease) if lease["spec"]["renewTime"] != lease["spec"]["acquireTime"] else {}
+
     async with hold(cluster, seldom, "me"):
-        await asyncio.sleep(0.5)  # the first renewal comes at once
-        renewed = dict(await cluster.get(LEASE, namespace, "operator") or {})
-        renewed["spec"] = {**renewed["spec"], "renewTime": "2026-01-01T00:00:00.000000Z"}
-        await cluster.replace(renewed)
+        lease = await eventually_async(renewed, "the first renewal, after which none comes for a long time")
+        lease["spec"] = {**lease["spec"], "renewTime": "2026-01-01T00:00:00.000000Z"}
+        await cluster.replace(lease)
     assert await holder(cluster, namespace) == ""
 
 

@@ -81,7 +81,7 @@ class Terminal:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 

@@ -23,7 +23,7 @@ def test_containers_come_in_the_order_in_which_the_kubelet_starts_them() -> None
         ("sidecar", Kind.SIDECAR),
         ("engine", Kind.MAIN),
     ]
-    assert pod.grace_seconds == 5
+    assert pod.grace_seconds == 60
 
 
 def test_pods_are_named_as_their_controller_names_them() -> None:

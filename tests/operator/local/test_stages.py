@@ -25,6 +25,9 @@ from kvferry_operator.local.record import ContainerRecord, Phase, PodRecord, Rec
 from kvferry_operator.local.supervisor import Supervisor
 from local_objects import INSTANCE
 
+SECONDS = 120.0
+"""Against hanging; a slow machine takes a good part of it."""
+
 
 def rendered(prefill: int = 2, decode: int = 2, **spec: Any) -> list[dict[str, Any]]:
     """The objects of a model with so many stages."""
@@ -134,7 +137,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (other processes set no event)
             await asyncio.sleep(0.02)
@@ -159,7 +162,7 @@ async def test_a_group_that_loses_an_engine_ends_and_comes_back_as_a_whole(
     options = session.Options(models=None, base=tmp_path / "run", memory=_folder(tmp_path / "shm"))
     said: list[str] = []
     async with session.running("default", INSTANCE, manifests, options, said.append) as supervisor:
-        await asyncio.wait_for(supervisor.wait_ready(), 20)
+        await asyncio.wait_for(supervisor.wait_ready(), SECONDS)
         engines, sidecars = processes(supervisor, "engine"), processes(supervisor, "kvferry-sidecar")
         lost = engines["m-prefill-ab12cd34-s1-0"]
         assert lost is not None
@@ -191,14 +194,14 @@ async def test_no_engine_of_a_group_starts_while_an_old_one_is_there(
     async with session.running(
         "default", INSTANCE, objects.staged_role("decode", 3), options, said.append
     ) as supervisor:
-        await asyncio.wait_for(supervisor.wait_ready(), 20)
+        await asyncio.wait_for(supervisor.wait_ready(), SECONDS)
         old = processes(supervisor, "engine")
         first = next(iter(old.values()))
         assert first is not None
         proc.kill(first, signal.SIGKILL)
         await until(lambda: not supervisor.record.ready)
         mixed = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS):
             while not supervisor.record.ready:
                 now = processes(supervisor, "engine")
                 fresh = any(process not in (None, old[pod]) for pod, process in now.items())
@@ -214,7 +217,7 @@ async def test_a_group_of_which_one_engine_is_ending_can_be_stopped(
 ) -> None:
     monkeypatch.setattr(bond, "GRACE_SECONDS", 600.0)
     options = session.Options(models=None, base=tmp_path / "run", memory=_folder(tmp_path / "shm"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS):
         manifests = objects.staged_role("decode", 2)
         async with session.running("default", INSTANCE, manifests, options, lambda _: None) as supervisor:
             await supervisor.wait_ready()

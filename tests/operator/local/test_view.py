@@ -33,7 +33,7 @@ class Starting:
 async def test_progress_is_told_until_all_pods_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "_PROGRESS_SECONDS", 0.0)
     output = io.StringIO()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await view.View(output).run(cast(Supervisor, Starting(2)))
     assert output.getvalue().splitlines() == [
         "0 of 2 pods are ready, the engines load the model",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from eventually import eventually
 from kv_settings import kv_layout, transfer_config
 from kvferry_contract.config import Method, Role, Scale
 from kvferry_runtime.agent.client import HostAgent
@@ -30,11 +30,7 @@ def agent(tmp_path: Path) -> Iterator[HostAgent]:
 
 def attached(agent: HostAgent) -> bool:
     """Wait until the agent says so."""
-    for _ in range(2000):
-        if agent.state().attached:
-            return True
-        threading.Event().wait(0.005)
-    return False
+    return eventually(lambda: agent.state().attached, "attached")
 
 
 def test_an_agent_says_who_it_is(agent: HostAgent, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from scripted_sidecar import ScriptedSidecar
 
 LAYERS, TOKENS = 2, 100
 LAYOUT = kv_layout(LAYERS)
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 
 class Gated(ContiguousKv):

@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
+from eventually import eventually
+from kv_settings import SECONDS, Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Integrity, Role
-from kvferry_runtime.agent import handover
+from kvferry_runtime.agent import handover, loop
 from kvferry_runtime.agent.base import FetchHandle, LoadResult, SendHandle
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
@@ -74,14 +75,14 @@ class Setup:
     folder: Path
 
     def offer(
-        self, memory: Memory | None = None, number: int = 1, deadline_ms: int = 30_000
+        self, memory: Memory | None = None, number: int = 1, deadline_ms: int = 60_000
     ) -> tuple[SendHandle, Outcomes]:
         done = Outcomes()
         params = transfer_params("prefill", number, deadline_ms)
         return self.agent.offer(params, memory or Memory(7), TOKENS, done), done
 
     def fetch(
-        self, memory: Memory | None = None, number: int = 1, deadline_ms: int = 30_000
+        self, memory: Memory | None = None, number: int = 1, deadline_ms: int = 60_000
     ) -> tuple[FetchHandle, Outcomes]:
         done = Outcomes()
         params = transfer_params("decode", number, deadline_ms)
@@ -104,11 +105,8 @@ def setup(tmp_path: Path) -> Iterator[Setup]:
         agent = HostAgent(tmp_path, Role.DECODE, transfer_config())
         agent.start(LAYOUT, {}, lambda: 0.0)
         sidecar.attach()
-        # An answer shows that the agent has read `Attached`.
-        setup = Setup(agent, sidecar, tmp_path)
-        while not agent.state().attached:
-            threading.Event().wait(0.002)
-        yield setup
+        eventually(lambda: agent.state().attached, "attached")
+        yield Setup(agent, sidecar, tmp_path)
         agent.close(5.0)
 
 
@@ -346,7 +344,10 @@ DEATHS: dict[str, Callable[[Setup, SendHandle], None]] = {
 }
 
 
-def test_a_sidecar_that_is_stopped_and_keeps_its_socket_counts_as_lost(setup: Setup) -> None:
+def test_a_sidecar_that_is_stopped_and_keeps_its_socket_counts_as_lost(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MISSED_BEATS", 2)
     _, sent = setup.offer()
     _, loaded = setup.fetch(number=2)
     setup.sidecar.expect(Offer)
@@ -370,8 +371,7 @@ def test_sidecar_lost_in_any_state_and_back_again(setup: Setup, death: str) -> N
     offer.cancel("after the end")
     with ScriptedSidecar(setup.folder, slots=2, boot_id="boot-2") as setup.sidecar:
         setup.sidecar.attach()
-        while not setup.agent.state().attached:
-            threading.Event().wait(0.002)
+        eventually(lambda: setup.agent.state().attached, "attached again")
         setup.settled(sent)
         assert loaded.calls == 1
 
@@ -408,7 +408,7 @@ def test_an_on_done_that_raises_harms_nobody(setup: Setup) -> None:
     setup.agent.fetch(transfer_params("decode"), Memory(0), 0, TOKENS, on_done)
     setup.sidecar.expect(Fetch)
     setup.sidecar.send(LoadFailed(ID, "denied", ""))
-    assert called.wait(10)
+    assert called.wait(SECONDS)
     _, done = setup.fetch(number=2)
     setup.sidecar.expect(Fetch)
     setup.sidecar.send(LoadFailed(transfer_params("decode", 2).transfer_id, "a reason of the future", ""))

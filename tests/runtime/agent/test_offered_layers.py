@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventually import eventually
 from kv_settings import Outcomes, transfer_config, transfer_params
 from kvferry_contract.config import OverlapMode, Role
 from kvferry_runtime.agent.base import SendHandle
@@ -54,8 +55,7 @@ class Stage:
         self.agent = HostAgent(folder, role, transfer_config(**changes), recorder=recorder)
         self.agent.start(LAYOUT, {}, lambda: 0.0)
         self.sidecar.attach()
-        while not self.agent.state().attached:
-            pass
+        eventually(lambda: self.agent.state().attached, "attached")
         tensors = [np.full((2, TOKENS, LAYOUT.shape(layer).heads, 16), layer, np.uint16) for layer in HELD]
         self.memory = Resumable(LAYOUT, tensors)
 
@@ -176,8 +176,7 @@ def test_only_a_pod_with_the_whole_model_can_do_with_less(tmp_path: Path, total:
         agent = HostAgent(tmp_path, Role.DECODE, transfer_config())
         agent.start(layout, {}, lambda: 0.0)
         sidecar.attach()
-        while not agent.state().attached:
-            pass
+        eventually(lambda: agent.state().attached, "attached")
         tensors = [np.zeros((2, TOKENS, shape.heads, 16), np.uint16) for shape in layout.shapes]
         agent.fetch(transfer_params("decode"), Resumable(layout, tensors), 0, TOKENS, Outcomes())
         assert sidecar.expect(Fetch).resume_tokens == (4 if total == len(HELD) else 0)

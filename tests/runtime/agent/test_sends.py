@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eventually import eventually
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Integrity, Method, OverlapMode, Role
 from kvferry_runtime.agent import sends, transfers
@@ -47,8 +48,7 @@ class Sender:
         self.agent = HostAgent(folder, Role.PREFILL, transfer_config(**changes))
         self.agent.start(layout, {}, lambda: 0.0)
         self.sidecar.attach()
-        while not self.agent.state().attached:
-            pass
+        eventually(lambda: self.agent.state().attached, "attached")
         self.tensors = [
             np.full((2, TOKENS, shape.heads, shape.head_dim), BF16_ONE, np.uint16) for shape in layout.shapes
         ]

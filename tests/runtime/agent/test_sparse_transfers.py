@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eventually import eventually
 from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract import engines
 from kvferry_contract.config import Integrity, Method, OverlapMode, Role
@@ -62,8 +62,8 @@ def make_pair(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
             for agent, sidecar in ends:
                 agent.start(LAYOUT, {"model": "tiny"}, lambda: 0.0)
                 sidecar.attach()
-                while not agent.state().attached:  # an offer before that ends with NO_CONNECTOR
-                    threading.Event().wait(0.002)
+                # an offer before that ends with NO_CONNECTOR
+                eventually(lambda agent=agent: agent.state().attached, "attached")
             return (*ends[0], *ends[1])
 
         yield make

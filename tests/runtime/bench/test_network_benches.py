@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tiny_model
+from eventually import eventually
 from kvferry_runtime.__main__ import main
 from kvferry_runtime.bench import model_overlap, namespaces, output
 from kvferry_runtime.bench.figures import Figure
@@ -95,7 +94,6 @@ def _names(file: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_overlap_on_loopback(tmp_path: Path) -> None:
     pytest.importorskip("ucxx")
     file = tmp_path / "figures.jsonl"
@@ -105,7 +103,6 @@ def test_overlap_on_loopback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_overlap_with_a_model(tmp_path: Path) -> None:
     pytest.importorskip("ucxx")
     plan = Plan(rate=None, count=1)
@@ -156,14 +153,14 @@ def test_what_a_killed_run_left_is_removed_by_the_next() -> None:
     assert killed.stdout is not None and killed.stdout.readline() == "linked\n"
     left = _ours(killed.pid)
     assert len(left) == 2
-    _eventually(lambda: bool(_pids(left[0])))
+    eventually(lambda: _pids(left[0]), "a process inside")
     inside = _pids(left[0])
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     killed.stdout.close()
     namespaces.remove_stale()
     assert not _ours(killed.pid)
-    _eventually(lambda: not any(_running(pid) for pid in inside))
+    eventually(lambda: not any(_running(pid) for pid in inside), "it has ended")
 
 
 @pytest.mark.slow
@@ -197,10 +194,3 @@ def _running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _eventually(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -177,7 +177,6 @@ def test_no_prefill_figure_where_the_tokens_differ() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_both_parts_with_real_processes(tmp_path: Path) -> None:
     pytest.importorskip("ucxx")
     if lacks := [*namespaces.missing(), *staged_prefill.missing()]:

@@ -31,6 +31,8 @@ def test_every_figure_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "cores_busy",
         "limit.bare_chain",
         "limit.bare_chain_cpu_s_per_gb",
+        "limit.cpu_bound_together",
+        "against_cpu_bound_together",
         "against_bare_chain",
         "fragmented",
         "int8_gain",

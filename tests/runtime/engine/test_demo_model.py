@@ -78,7 +78,7 @@ def test_no_bars_are_drawn_into_a_file(tmp_path: Path) -> None:
         "assert list(tqdm(range(3), desc='bar')) == [0, 1, 2]"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=380, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "bar" not in done.stderr

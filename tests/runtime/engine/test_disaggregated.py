@@ -169,7 +169,7 @@ async def test_fail_tells_the_reason(make_pair) -> None:
 async def test_an_unknown_transfer_ends_by_its_deadline(make_pair) -> None:
     """Case 41: a key that prefill never heard of is an error, not a wait without end."""
     pair = make_pair(policy=FailurePolicy.FAIL)
-    params = engines.transfer(9, "decode", deadline_ms=50)
+    params = engines.transfer(9, "decode", deadline_ms=1000)
     decode = await engines.complete(pair.decode, prompt_of(50), kv_transfer_params=params)
     assert decode.failed.code == "deadline"
     await all_free(pair.decode)
@@ -227,10 +227,19 @@ async def test_clients_that_leave_give_everything_back(make_pair) -> None:
 
 async def test_blocks_of_an_offer_stay_until_decode_has_them(make_pair) -> None:
     pair = make_pair()
-    params = engines.transfer(1, "prefill", deadline_ms=300)
+    params = engines.transfer(1, "prefill")
     await engines.complete(pair.prefill, prompt_of(100), max_tokens=1, kv_transfer_params=params)
     assert pair.prefill.loop.counts()["held"] == 1
     assert pair.prefill.pool.free == pair.prefill.pool.total - 7
+    fields = {"kv_transfer_params": engines.transfer(1, "decode")}
+    assert (await engines.complete(pair.decode, prompt_of(100), **fields)).end.mode is Mode.TRANSFERRED
+    await all_free(pair.prefill, pair.decode)
+
+
+async def test_blocks_of_an_offer_that_nobody_fetches_come_back_at_its_deadline(make_pair) -> None:
+    pair = make_pair()
+    params = engines.transfer(1, "prefill", deadline_ms=300)
+    await engines.complete(pair.prefill, prompt_of(100), max_tokens=1, kv_transfer_params=params)
     await all_free(pair.prefill)
 
 
@@ -279,7 +288,7 @@ async def test_six_requests_for_a_cache_of_four_blocks(make_pair) -> None:
         params = engines.transfer(number, "decode", deadline_ms=deadline_ms)
         return asyncio.create_task(engines.complete(pair.decode, prompt_of(20), kv_transfer_params=params, **fields))
 
-    inside = [ask(number, 20_000) for number in (1, 2)]
+    inside = [ask(number, 60_000) for number in (1, 2)]
     await until(lambda: pair.decode.loop.counts()["parked"] == 2)
     surplus = [ask(number, 300) for number in (3, 4, 5, 6)]
     for answer in await asyncio.gather(*surplus):
@@ -292,7 +301,7 @@ async def test_six_requests_for_a_cache_of_four_blocks(make_pair) -> None:
     await all_free(pair.prefill, pair.decode)
 
     # and when room comes in time, all six finish
-    waiting = [ask(number, 20_000) for number in range(11, 17)]
+    waiting = [ask(number, 60_000) for number in range(11, 17)]
     for number in range(11, 17):
         params = engines.transfer(number, "prefill")
         await engines.complete(pair.prefill, prompt_of(20), max_tokens=1, kv_transfer_params=params)
@@ -320,7 +329,7 @@ async def test_two_full_engines_that_wait_for_each_other_go_on_before_the_deadli
     pair, loop = make_pair(kv_blocks=20), asyncio.get_running_loop()
 
     def ask(engine: Engine, number: int, role: str, **fields: object) -> asyncio.Task[engines.Completion]:
-        params = engines.transfer(number, role, deadline_ms=2000)
+        params = engines.transfer(number, role, deadline_ms=8000)
         return loop.create_task(engines.complete(engine, prompt_of(200), kv_transfer_params=params, **fields))
 
     # each cache holds one of the two prompts, and the engines got them in another order
@@ -332,6 +341,7 @@ async def test_two_full_engines_that_wait_for_each_other_go_on_before_the_deadli
     assert first.end.mode is Mode.TRANSFERRED
     assert first.tokens == second.tokens
     await asyncio.gather(*prefill)
+    pair.prefill.loop.withdraw(engines.transfer(2, "prefill")["transfer_id"])  # as the router does
     await all_free(pair.prefill, pair.decode)
 
 

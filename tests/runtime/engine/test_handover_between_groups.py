@@ -143,7 +143,7 @@ async def test_the_failure_policy_holds_for_groups(
 async def test_an_unknown_transfer_ends_by_its_deadline(make_sides) -> None:
     """Case 41."""
     sides = make_sides(failure_policy=FailurePolicy.FAIL)
-    params = sides.params(9, "decode", deadline_ms=100)
+    params = sides.params(9, "decode", deadline_ms=1000)
     rest = await engines.complete(sides.decode.engine, prompt_of(50), kv_transfer_params=params)
     assert rest.failed.code == Reason.DEADLINE
     await until(lambda: sides.free)

@@ -19,12 +19,18 @@ from kvferry_runtime.engine.reference.request import Mode
 from kvferry_runtime.engine.reference.service import make_agent
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.ring.messages import ChunksReady, Fill, Offer
+from patient_agents import patient_agents
 from reference_engines import until
 from sparse_answers import ANSWER, HALF, expected, loaded
 from stand_in_device import StandInDevice, StandInEvent
 from tiny_model import prompt_of
 
 ENGINE_THREAD = "kvferry-engine"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_agents(monkeypatch)
 
 
 @dataclass

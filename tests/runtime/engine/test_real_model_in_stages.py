@@ -15,7 +15,7 @@ from kvferry_runtime.engine import demo_model
 from kvferry_runtime.engine.reference.chunks import PREFILL_CHUNK
 from kvferry_runtime.engine.reference.request import Mode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[3] / "build" / "models" / "SmolLM2-135M-Instruct"
 ONE, FOUR, THREE = Split(1), Split(4), Split(3, (10, 12, 8))

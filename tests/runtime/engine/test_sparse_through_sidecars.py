@@ -17,12 +17,13 @@ from kvferry_contract.transfer import TransferParams
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.engine.reference.engine import Engine
 from kvferry_runtime.engine.reference.request import Mode
+from own_addresses import own_address
 from reference_engines import until
 from sidecar_processes import SidecarProcess, running
 from sparse_answers import ANSWER, HALF, expected, loaded
 from tiny_model import prompt_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 LENGTHS = (30, 81, 300, 600, 1100)
 """Prompts within the protected tokens are sent whole; the longest ones are computed in several passes."""
@@ -38,7 +39,7 @@ class Pair:
         """What the router does: both at the same time, one transfer id."""
 
         def params(role: str, peers: tuple[str, ...]) -> dict[str, object]:
-            return {"kv_transfer_params": TransferParams(f"{number:032x}", role, peers, 20_000).to_dict()}
+            return {"kv_transfer_params": TransferParams(f"{number:032x}", role, peers, 60_000).to_dict()}
 
         _, answer = await asyncio.gather(
             engines.complete(self.prefill, prompt, max_tokens=1, ignore_eos=True, **params("prefill", ())),
@@ -63,7 +64,7 @@ async def pair(tiny: Path, tmp_path: Path) -> AsyncIterator[Pair]:
             tmp_path / role.value, host, role, method=transfer.method, keep_exact_first=HALF.first,
             keep_exact_last=HALF.last, chunk_bytes=transfer.chunk_bytes,
         )
-        for role, host in ((Role.PREFILL, "127.84.0.1"), (Role.DECODE, "127.84.0.2"))
+        for role, host in ((Role.PREFILL, own_address(1)), (Role.DECODE, own_address(2)))
     }  # fmt: skip
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running(*sidecars.values()))

@@ -28,6 +28,8 @@ from kvferry_runtime.ring.messages import (
 )
 from kvferry_runtime.ring.socket import AgentChannel, AgentServer, SidecarSocket
 
+SECONDS = 30.0
+
 
 class Agent:
     """An accepted agent as its sidecar hears it."""
@@ -39,7 +41,7 @@ class Agent:
 
     async def next(self) -> FromAgent:
         """Raises what ended the connection."""
-        heard = await asyncio.wait_for(self._heard.get(), 5)
+        heard = await asyncio.wait_for(self._heard.get(), SECONDS)
         if isinstance(heard, RingError):
             raise heard
         return heard
@@ -61,7 +63,7 @@ class Sidecar:
         await self.server.start(self.folder, lambda channel: self._accepted.put_nowait(Agent(channel)))
 
     async def accept(self) -> Agent:
-        return await asyncio.wait_for(self._accepted.get(), 5)
+        return await asyncio.wait_for(self._accepted.get(), SECONDS)
 
     async def agent(self) -> tuple[Agent, SidecarSocket]:
         theirs = SidecarSocket.connect(self.folder)
@@ -85,7 +87,7 @@ def read(theirs: SidecarSocket) -> list[FromSidecar]:
     """Wait for a packet in the test's thread."""
     poller = select.poll()
     poller.register(theirs, select.POLLIN)
-    assert poller.poll(5000)
+    assert poller.poll(SECONDS * 1000)
     return theirs.receive()
 
 

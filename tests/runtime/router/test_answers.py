@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from kvferry_runtime.router.stub import FailureKind, StubFailure, StubScript
-from routed_stubs import MODEL, routed
+from routed_stubs import LIMIT_SECONDS, MODEL, routed
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 TEXT = "t11 t12 t13 t14 "
 TRANSFERRED = {"mode": "transferred", "reason": "ok", "transfer": {"id": "x", "chunks": 3}}
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late prefill is on this machine, its account of the prompt is waited for."""
+    monkeypatch.setattr("kvferry_runtime.router.exchange.LATE_PREFILL_SECONDS", LIMIT_SECONDS)
+
 
 ORDERS = {
     "together": (0.0, 0.0),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kvferry_runtime.router.stub import FailureKind, StubFailure, StubScript
-from routed_stubs import MODEL, Routed, routed, until
+from routed_stubs import LIMIT_SECONDS, MODEL, Routed, routed, until
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
 HANG = StubFailure(FailureKind.HANG)
@@ -169,7 +169,7 @@ async def test_a_body_that_does_not_come_is_given_up(tmp_path: Path, monkeypatch
     async with routed(tmp_path) as state:
         reader, writer = await asyncio.open_connection(*state.router.address.split(":"))
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: router\r\nContent-Length: 100\r\n\r\n{")
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), LIMIT_SECONDS)
         writer.close()
 
 

@@ -12,7 +12,7 @@ from kvferry_contract.endpoints import Group
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.router.discovery import FileDiscovery, open_discovery
 from kvferry_runtime.router.stub import StubScript
-from routed_stubs import MODEL, Routed, group, publish, routed, until
+from routed_stubs import LIMIT_SECONDS, MODEL, Routed, group, publish, routed, until
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
 SLOW = StubScript(token_delay=0.2)
@@ -92,7 +92,7 @@ async def test_a_file_that_appears_later_is_found(tmp_path: Path) -> None:
     await asyncio.sleep(0.03)
     known = group("127.0.0.1:8000", "decode")
     publish(path, [known])
-    assert await asyncio.wait_for(coming, 5) == (known,)
+    assert await asyncio.wait_for(coming, LIMIT_SECONDS) == (known,)
     assert not errors
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kvferry_contract.config import FailurePolicy
 from kvferry_runtime.router.stub import FailureKind, StubEngine, StubFailure, StubScript
-from routed_stubs import MODEL, Routed, group, publish, routed, until
+from routed_stubs import LIMIT_SECONDS, MODEL, Routed, group, publish, routed, until, waits_for_kv
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
 TEXT = "t11 t12 t13 t14 "
@@ -109,9 +109,7 @@ async def test_the_clients_mistake_is_passed_on_as_it_is(tmp_path: Path, status:
 async def test_without_prefill_decode_does_it_all_and_says_so(
     tmp_path: Path, kind: FailureKind, stream: bool, policy: FailurePolicy
 ) -> None:
-    async with routed(
-        tmp_path, prefills=[failing(kind)], decodes=[StubScript(first_delay=0.1)], failure_policy=policy
-    ) as state:
+    async with routed(tmp_path, prefills=[failing(kind)], decodes=[waits_for_kv], failure_policy=policy) as state:
         if stream:
             answer = await state.stream({**PROMPT, "stream": True})
             text, headers, result = answer.text, answer.headers, answer.result
@@ -128,11 +126,15 @@ async def test_without_prefill_decode_does_it_all_and_says_so(
     assert (result["route_reason"], result["prefill_pod"]) == ("prefill_failed", None)
 
 
-async def test_a_prefill_that_is_not_there_is_left_alone_for_a_moment(tmp_path: Path) -> None:
+async def test_a_prefill_that_is_not_there_is_left_alone_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvferry_runtime.router.group_table.ASIDE_SECONDS", 60.0)  # the test does not see its end
+
     def groups(_: list[StubEngine], decodes: list[StubEngine]) -> list[Any]:
         return [group(NOBODY, "prefill"), group(decodes[0], "decode")]
 
-    async with routed(tmp_path, prefills=[], decodes=[StubScript(first_delay=0.1)], groups=groups) as state:
+    async with routed(tmp_path, prefills=[], decodes=[waits_for_kv], groups=groups) as state:
         reasons = [(await state.post(PROMPT))[2]["x-kvferry-reason"] for _ in range(2)]
         assert '"state":"aside"' in (await state.get("/v1/state"))[1]
         assert 'kvferry_router_groups{role="prefill",state="aside"} 1.0' in (await state.get("/metrics"))[1]
@@ -140,8 +142,8 @@ async def test_a_prefill_that_is_not_there_is_left_alone_for_a_moment(tmp_path: 
 
 
 async def test_prefill_failure_after_decode_spoke_changes_nothing(tmp_path: Path) -> None:
-    late = failing(FailureKind.STATUS, first_delay=0.15)
-    async with routed(tmp_path, prefills=[late], decodes=[StubScript(token_delay=0.1)]) as state:
+    late = failing(FailureKind.STATUS, first_delay=0.6)
+    async with routed(tmp_path, prefills=[late], decodes=[StubScript(token_delay=0.25)]) as state:
         answer = await state.stream({**PROMPT, "stream": True, "stream_options": {"include_usage": True}})
         assert len(state.decodes[0].record.requests) == 1
     assert (answer.text, answer.done) == (TEXT, True)
@@ -172,7 +174,7 @@ async def test_another_decode_group_takes_over_under_a_new_transfer_id(
         return [group(prefills[0], "prefill"), group(first, "decode", 0), group(decodes[1], "decode", 1)]
 
     async with routed(
-        tmp_path, prefills=[StubScript(first_delay=0.1)], decodes=[broken, StubScript()], groups=groups
+        tmp_path, prefills=[StubScript(first_delay=0.5)], decodes=[broken, StubScript()], groups=groups
     ) as state:
         if stream:
             answer = await state.stream({**PROMPT, "stream": True})
@@ -222,7 +224,10 @@ async def test_without_a_pair_the_policy_fail_refuses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["prefill first", "decode first", "decode far ahead"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_two_different_first_tokens_are_never_an_answer(tmp_path: Path, stream: bool, order: str) -> None:
+async def test_two_different_first_tokens_are_never_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, order: str
+) -> None:
+    monkeypatch.setattr("kvferry_runtime.router.exchange.LATE_PREFILL_SECONDS", LIMIT_SECONDS)
     prefill_delay, decode_delay = {"prefill first": (0, 0.05), "decode first": (0.05, 0), "decode far ahead": (0.2, 0)}[
         order
     ]
@@ -253,7 +258,7 @@ async def test_a_gap_in_decodes_tokens_is_never_an_answer(tmp_path: Path) -> Non
 
 
 async def test_an_engine_that_falls_silent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvferry_runtime.router.settings.ENGINE_ALLOWANCE_SECONDS", 0.2)
+    monkeypatch.setattr("kvferry_runtime.router.settings.ENGINE_ALLOWANCE_SECONDS", 1.5)
     silent = failing(FailureKind.HANG, after_tokens=2)
     async with routed(tmp_path, decodes=[silent], timeout_seconds=0.05) as state:
         answer = await state.stream({**PROMPT, "stream": True})

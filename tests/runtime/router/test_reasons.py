@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kvferry_contract.endpoints import Group
 from kvferry_runtime.router.reasons import FailureReason, RouteReason
 from kvferry_runtime.router.stub import FailureKind, StubEngine, StubFailure, StubScript
-from routed_stubs import MODEL, group, routed
+from routed_stubs import MODEL, group, routed, waits_for_kv
 
 PROMPT = {"model": MODEL, "prompt": [1, 2, 3]}
 
@@ -30,7 +30,7 @@ CASES: dict[RouteReason, dict[str, Any]] = {
     RouteReason.NO_PAIR: {"groups": _other_revision},
     RouteReason.PREFILL_FAILED: {
         "prefills": [StubScript(failure=StubFailure(FailureKind.STATUS))],
-        "decodes": [StubScript(first_delay=0.1)],
+        "decodes": [waits_for_kv],
     },
 }
 

@@ -17,6 +17,7 @@ from kvferry_runtime.agent.base import LoadResult
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
+from own_addresses import own_address
 from sidecar_pods import transfer_id, until
 from sidecar_processes import SidecarProcess, running
 
@@ -41,7 +42,7 @@ def values(layer: int) -> np.ndarray:
 async def test_every_transfer_says_how_it_went_and_why(tmp_path: Path) -> None:
     """The first one goes exact, as nothing is known; all arrive, within the error that int8 may have."""
     sides = [
-        SidecarProcess(tmp_path / role.value, f"127.43.1.{number}", role, **CONFIG)
+        SidecarProcess(tmp_path / role.value, own_address(number), role, **CONFIG)
         for number, role in enumerate((Role.PREFILL, Role.DECODE), 1)
     ]
     async with running(*sides):
@@ -55,9 +56,9 @@ async def test_every_transfer_says_how_it_went_and_why(tmp_path: Path) -> None:
             for number in range(1, 6):
                 target = [np.zeros_like(source[0]) for _ in range(LAYERS)]
                 sent, loaded = Outcomes(), Outcomes()
-                params = TransferParams(transfer_id(number), "prefill", (), 20_000)
+                params = TransferParams(transfer_id(number), "prefill", (), 60_000)
                 offer = agents[0].offer(params, ContiguousKv(LAYOUT, source), TOKENS, sent)
-                wanted = TransferParams(transfer_id(number), "decode", (sides[0].peer,), 20_000)
+                wanted = TransferParams(transfer_id(number), "decode", (sides[0].peer,), 60_000)
                 agents[1].fetch(wanted, ContiguousKv(LAYOUT, target), 0, TOKENS, loaded)
                 for layer in range(LAYERS):
                     offer.layer_final(layer, 0, TOKENS)

@@ -20,6 +20,7 @@ from kvferry_runtime.agent.contiguous import ContiguousKv
 from kvferry_runtime.agent.paged import PagedCache, PagedKv
 from kvferry_runtime.errors import LayoutError, Reason
 from kvferry_runtime.layout import KvDtype, KvLayout, LayerShape
+from own_addresses import own_address
 from sidecar_pods import transfer_id, until
 from sidecar_processes import SidecarProcess, running
 
@@ -42,7 +43,7 @@ async def ends(folder: Path, prefill: KvLayout, decode: KvLayout, **mark: str) -
     """An engine's agent beside each of two sidecars. mark: what decode's fingerprint has beside its layout."""
     config: dict[str, Any] = {"chunk_bytes": CHUNK, "buffer_bytes": 1 << 21}
     sides = [
-        SidecarProcess(folder / role.value, f"127.43.0.{number}", role, **config)
+        SidecarProcess(folder / role.value, own_address(number), role, **config)
         for number, role in enumerate((Role.PREFILL, Role.DECODE), 1)
     ]
     async with running(*sides):
@@ -60,8 +61,8 @@ async def ends(folder: Path, prefill: KvLayout, decode: KvLayout, **mark: str) -
 async def move(prefill: End, decode: End, source: KvMemory, target: KvMemory, tokens: int = TOKENS) -> tuple[Any, Any]:
     """One transfer, layer after layer; what each side reports."""
     sent, loaded = Outcomes(), Outcomes()
-    offer = prefill.agent.offer(TransferParams(transfer_id(1), "prefill", (), 10_000), source, tokens, sent)
-    params = TransferParams(transfer_id(1), "decode", (prefill.sidecar.peer,), 10_000)
+    offer = prefill.agent.offer(TransferParams(transfer_id(1), "prefill", (), 60_000), source, tokens, sent)
+    params = TransferParams(transfer_id(1), "decode", (prefill.sidecar.peer,), 60_000)
     decode.agent.fetch(params, target, 0, tokens, loaded)
     for layer in range(LAYERS):
         offer.layer_final(layer, 0, tokens)

@@ -10,7 +10,7 @@ import pytest
 from kvferry_contract.config import FailurePolicy, Role
 from kvferry_runtime.ring.messages import Loaded, LoadFailed, Sent
 from kvferry_runtime.transport.faulty import Fault, FaultKind, FaultPlan, FaultyTransport, Way
-from scripted_agent import Prompt
+from scripted_agent import DEADLINE, Prompt
 from sidecar_pods import TICK, Pod, World, same, transfer_id, until
 
 TOKENS = 1500
@@ -21,7 +21,7 @@ def faulty(pods: World, *faults: Fault) -> FaultyTransport:
     return FaultyTransport(pods.network.transport(), FaultPlan(faults, seed=1))
 
 
-async def start(prefill: Pod, decode: Pod, prompt: Prompt, seconds: float = 10.0, number: int = 1) -> str:
+async def start(prefill: Pod, decode: Pod, prompt: Prompt, seconds: float = DEADLINE, number: int = 1) -> str:
     name = transfer_id(number)
     prefill.agent.send(name, prompt, seconds=seconds)
     decode.agent.fetch(name, [prefill.peer], prompt.tokens, seconds)
@@ -310,7 +310,7 @@ async def test_a_full_pool_at_decode_delays_or_fails_but_never_hangs(pods: World
     prompts = []
     for number in range(1, 7):
         prompts.append(Prompt(64, range(4), seed=number))
-        names.append(await start(prefill, decode, prompts[-1], seconds=10.0 if frees else 0.5, number=number))
+        names.append(await start(prefill, decode, prompts[-1], seconds=DEADLINE if frees else 2.0, number=number))
     await until(lambda: decode.agent.held == 2)
     if frees:
         decode.agent.holding = False
@@ -353,8 +353,10 @@ async def test_an_agent_that_keeps_slots_is_still_told(pods: World, monkeypatch:
     monkeypatch.setattr("kvferry_runtime.wire.sender.GRACE_SECONDS", 0.2)
     monkeypatch.setattr("kvferry_runtime.wire.receiver.GRACE_SECONDS", 0.2)
     prefill, decode = await pods.pair()
+    assert isinstance(await _next(prefill, decode), Loaded)  # their session is open: the deadline is for the rest alone
     prefill.agent.holding = True
-    name = await start(prefill, decode, Prompt(TOKENS, range(4)), seconds=0.3)
+    name = await start(prefill, decode, Prompt(TOKENS, range(4)), seconds=2.0)
+    await until(lambda: prefill.agent.held > 0)
     assert isinstance(await prefill.agent.end(name), Sent)
     assert isinstance(await decode.agent.end(name), LoadFailed)
     held = prefill.agent.held

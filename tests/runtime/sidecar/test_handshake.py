@@ -18,11 +18,11 @@ from scripted_agent import Prompt
 from sidecar_pods import Pod, World, same, transfer_id, until
 
 
-async def fetched(prefill: Pod, decode: Pod, number: int = 1, seconds: float = 3.0) -> Any:
+async def fetched(prefill: Pod, decode: Pod, number: int = 1) -> Any:
     name = transfer_id(number)
     if prefill.core.attached:
-        prefill.agent.send(name, Prompt(100, range(4)), seconds=seconds)
-    decode.agent.fetch(name, [prefill.peer], 100, seconds)
+        prefill.agent.send(name, Prompt(100, range(4)))
+    decode.agent.fetch(name, [prefill.peer], 100)
     return await decode.agent.end(name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import numpy as np
 import pytest
@@ -126,8 +125,9 @@ async def test_mixed_kinds_need_engines_that_know_the_whole_model(pods: World) -
 @pytest.mark.parametrize("policy", [FailurePolicy.RECOMPUTE, FailurePolicy.RETRY])
 async def test_a_stage_that_never_ends_fails_only_what_needs_it_and_in_time(pods: World, policy: FailurePolicy) -> None:
     """Case 36: decode starts only after every stage has reported."""
-    seconds = 1.0
+    seconds = 4.0
     async with pipeline(pods, [PLAIN] * 4, Split(2).ranges(4), Split(2).ranges(4), failure_policy=policy) as lines:
+        check(lines, 2, await lines.hand_over(2, TOKENS))  # sessions are open: the deadline is for the rest alone
         quick, slow = lines.offer(1, TOKENS, seconds)
         first, second = lines.fetch(1, TOKENS, seconds)
         for each in (quick, slow):
@@ -143,13 +143,12 @@ async def test_a_stage_that_never_ends_fails_only_what_needs_it_and_in_time(pods
 
 @pytest.mark.parametrize("policy", [FailurePolicy.RECOMPUTE, FailurePolicy.RETRY])
 async def test_a_stage_that_dies_fails_every_load_that_needs_it(pods: World, policy: FailurePolicy) -> None:
-    """Long before the deadline; the stage that lives gets its memory back too."""
+    """Without waiting for the deadline; the stage that lives gets its memory back too."""
     async with pipeline(
         pods, [PLAIN] * 4, Split(2).ranges(4), Split(2, (3, 1)).ranges(4), failure_policy=policy
     ) as lines:
-        alive, dead = lines.offer(1, TOKENS, 60.0)
-        loading = lines.fetch(1, TOKENS, 60.0)
-        began = time.monotonic()
+        alive, dead = lines.offer(1, TOKENS, 600.0)
+        loading = lines.fetch(1, TOKENS, 600.0)
         for each in (alive, dead):
             each.compute(0, 64)
         await asyncio.sleep(0.1)
@@ -160,7 +159,6 @@ async def test_a_stage_that_dies_fails_every_load_that_needs_it(pods: World, pol
             assert failed.reason in (Reason.PEER_LOST, Reason.PEER_UNREACHABLE, Reason.DRAINING), failed
         assert (await asyncio.to_thread(alive.done.wait)).reason is not Reason.DEADLINE
         assert await asyncio.to_thread(dead.done.wait) is not None
-        assert time.monotonic() - began < 30.0, "bounded by far less than the deadline"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from kvferry_contract.config import Role
 from kvferry_runtime.ring.messages import Loaded
 from kvferry_runtime.trace import chrome
 from kvferry_runtime.trace.events import Phase, Trace
+from own_addresses import own_address
 from scripted_agent import TOKEN_BYTES, Prompt
 from sidecar_pods import transfer_id
 from sidecar_processes import SidecarProcess, running
@@ -27,7 +28,7 @@ async def test_every_chunk_is_sent_and_received_once(tmp_path: Path, monkeypatch
     sides = []
     for number, (file, role) in enumerate(zip(files, (Role.PREFILL, Role.DECODE), strict=True), start=1):
         monkeypatch.setenv(env.TRACE, str(file))
-        sides.append(SidecarProcess(tmp_path / role.value, f"127.44.0.{number}", role))
+        sides.append(SidecarProcess(tmp_path / role.value, own_address(number), role))
     async with running(*sides):
         sender, receiver = [await side.agent() for side in sides]
         sender.send(transfer_id(1), Prompt(TOKENS, range(4)))

@@ -18,7 +18,7 @@ from kvferry_runtime.transport.control import ControlChannel, ControlListener, c
 from kvferry_runtime.wire.frames import HEADER_BYTES, encode_frame
 
 LIMIT = 1 << 16
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 class Port:

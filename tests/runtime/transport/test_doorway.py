@@ -130,7 +130,7 @@ async def test_closing_ends_what_is_under_way_and_leaves_guests_alone(house: Hou
     guest.send_control(b"in")
     await settle()
     house.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await house.inn.close()
         with pytest.raises(ConnectionLost):
             await silent.receive_control(LIMIT)
@@ -144,7 +144,7 @@ async def test_who_came_just_before_and_after_closing_is_not_left_at_the_door(ho
     house.gate.set()
     early = asyncio.ensure_future(house.knock())
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await house.inn.close()
         for connection in (await early, await house.knock()):
             with pytest.raises(ConnectionLost):

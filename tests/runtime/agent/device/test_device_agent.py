@@ -13,7 +13,7 @@ import torch
 
 from device_engines import Engine, StandInGpu, cache_of, hand_over
 from eventually import eventually
-from kv_settings import Outcomes, kv_layout, transfer_config, transfer_params
+from kv_settings import SECONDS, Outcomes, kv_layout, transfer_config, transfer_params
 from kvferry_contract.config import Method, Role
 from kvferry_runtime.agent.base import SendHandle
 from kvferry_runtime.agent.contiguous import ContiguousKv
@@ -190,7 +190,7 @@ def test_a_sidecar_that_dies_gives_everything_back(open_engine: OpenEngine) -> N
     engine.sidecar.die()
     failure = done.wait()
     assert isinstance(failure, TransferFailed) and failure.reason is Reason.SIDECAR_LOST
-    engine.agent.close(5.0)
+    engine.agent.close(SECONDS)
     assert not stand_in(engine).registered
 
 
@@ -257,8 +257,8 @@ def test_closing_leaves_no_thread(open_engine: OpenEngine) -> None:
     prefill, decode = open_engine(Role.PREFILL), open_engine(Role.DECODE)
     hand_over(prefill, decode, 1, [0, 1, 2], [1.0] * LAYERS)
     for engine in (prefill, decode):
-        engine.agent.close(5.0)
-        engine.agent.close(5.0)
+        engine.agent.close(SECONDS)
+        engine.agent.close(SECONDS)
     assert not new_threads(others)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv_settings import Outcomes
+from kv_settings import SECONDS, Outcomes
 from kvferry_runtime.agent.device.lanes import Lanes
 from kvferry_runtime.agent.in_flight import InFlight
 from stand_in_device import StandInDevice, StandInEvent
@@ -31,7 +31,7 @@ def test_time_in_which_work_waits_for_others_is_not_its_own(device: StandInDevic
     (failure, seconds), ended = told.wait()
     assert failure is None
     assert 0.02 <= seconds <= ended - fired
-    assert lanes.close(5.0)
+    assert lanes.close(SECONDS)
 
 
 def test_work_that_fails_is_told_of_and_holds_nothing(device: StandInDevice) -> None:
@@ -40,4 +40,4 @@ def test_work_that_fails_is_told_of_and_holds_nothing(device: StandInDevice) -> 
     failure, seconds = told.wait()
     assert isinstance(failure, ZeroDivisionError) and seconds == 0
     assert held.count == 0
-    assert lanes.close(5.0)
+    assert lanes.close(SECONDS)

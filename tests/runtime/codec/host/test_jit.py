@@ -80,6 +80,6 @@ def _answer_and_loads(root: Path) -> str:
     )
     environment = os.environ | {"NUMBA_CACHE_DIR": str(root / "kept"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, check=True, timeout=200
     )
     return done.stdout.strip()

@@ -20,7 +20,8 @@ from kvferry_runtime.transport.memory import MemoryNetwork
 from kvferry_runtime.wire.handshake import Refusal
 from stage_nodes import until
 
-SHORT = 0.6
+SHORT = 2.0
+"""Long enough for the attempts that are to fail, on a busy machine too."""
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +114,7 @@ async def test_stages_may_start_in_any_order(order: tuple[int, ...]) -> None:
         joining.append(asyncio.create_task(nodes[stage].join()))
         await asyncio.sleep(0.1)
         assert len(joining) == 3 or not any(task.done() for task in joining)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(stage_nodes.SECONDS):
         await asyncio.gather(*joining)
     await close(*nodes.values())
 
@@ -132,7 +133,7 @@ async def test_a_stage_that_restarts_before_the_ring_is_complete_does_no_harm(re
     for stage in (restarts, 2):
         nodes[stage] = stage_nodes.node(network, stage_nodes.settings(3, stage))
         joining[stage] = asyncio.create_task(nodes[stage].join())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(stage_nodes.SECONDS):
         await asyncio.gather(*joining.values())
     await close(*nodes.values())
 
@@ -149,7 +150,7 @@ async def test_a_name_that_comes_late_is_awaited() -> None:
         return [host]
 
     nodes = [RingNode(stage_nodes.settings(2, stage), {}, 1024, network.transport(), lookup) for stage in range(2)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(stage_nodes.SECONDS):
         await asyncio.gather(*(node.join() for node in nodes))
     assert asked["stage-1"] == 21
     await close(*nodes)
@@ -183,7 +184,7 @@ async def test_a_name_gets_a_new_address_while_it_is_tried() -> None:
 
     settings = [stage_nodes.settings(2, 0), stage_nodes.settings(2, 1, host="10.0.0.9")]
     nodes = [RingNode(each, {}, 1024, network.transport(), lookup) for each in settings]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(stage_nodes.SECONDS):
         await asyncio.gather(moved(), *(node.join() for node in nodes))
     await close(*nodes)
 

