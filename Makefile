@@ -41,11 +41,11 @@ $(VENV)/.programs: tests/cluster/kube/go.sum tests/cluster/kube/main.go | $(VENV
 	@touch $@
 
 test: lint $(MODEL)/config.json $(VENV)/.programs  ## lint, then all tests: the fast ones first, then those with real engines
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python tests/_support/side_by_side.py -m "not slow" $(ARGS)
+	$(BIN)/python tests/_support/side_by_side.py -m slow $(ARGS)
 
 test-fast: $(VENV)/.installed $(VENV)/.programs  ## only the tests that need no model
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python tests/_support/side_by_side.py -m "not slow" $(ARGS)
 
 cluster: $(VENV)/.installed  ## start a test cluster that stays; with NODE=1 a real node runs its pods (needs root)
 	$(BIN)/python tests/_support/cluster_command.py up $(if $(NODE),--node)

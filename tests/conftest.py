@@ -15,6 +15,8 @@ from cluster_handle import Cluster
 
 os.environ["TRITON_INTERPRET"] = "1"
 """Kernels for GPUs run on host tensors in tests; Triton looks at this when it is imported."""
+os.environ.setdefault("UCX_NET_DEVICES", "lo")
+"""Else UCX may take a network that other tests on this machine make and remove."""
 
 settings.register_profile(
     "kvferry",
