@@ -37,13 +37,15 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class GuardedPorts:
-    """Listening sockets of one UCX worker. Closed to everyone until `admit`."""
+    """Listening sockets of one UCX worker, which has not made any progress yet. Closed to everyone until `admit`."""
 
-    def __init__(self, descriptors: Sequence[int]) -> None:
-        """descriptors: of listening sockets; they stay the owner's."""
-        self._descriptors = tuple(descriptors)
+    def __init__(self, before: Descriptors) -> None:
+        """before: what was open before the worker was made. What is opened in this moment stays the worker's."""
+        opened = descriptors() - before
+        self._descriptors = tuple(number for number, _ in sorted(opened) if _listens(number))
         self._admitted: frozenset[Host] = frozenset()
-        self.hosts = tuple(host for number in descriptors if (host := _bound_host(number)) is not None)
+        addresses = [address for number in self._descriptors if (address := _name(number)) is not None]
+        self.hosts = tuple(host for address in addresses if (host := host_of(address[0])) is not None)
         """The addresses that these sockets are bound to."""
         self._guard()
 
