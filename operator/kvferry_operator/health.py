@@ -18,6 +18,10 @@ STUCK_SECONDS = 30.0
 """The queue's loop turns every few seconds, whatever its passes do."""
 MISSED_ROUNDS = 3
 """So many resyncs may fail before the operator counts as deaf."""
+IDLE_SECONDS = 20.0
+"""That a connection may be without a request: each holds a descriptor that the way to the API server needs."""
+BACKLOG = 128
+"""Connections that wait in the kernel."""
 
 
 class Health:
@@ -85,11 +89,14 @@ async def listening(port: int, health: Health, metrics: Metrics) -> AsyncIterato
         return web.Response(body=metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
 
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposition)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_SECONDS)
     await runner.setup()
     try:
         try:
-            await web.SockSite(runner, _socket(port)).start()
+            listener = _socket(port)
+            # asyncio takes as many at once; without a free descriptor it would log as many errors, again and again
+            await web.SockSite(runner, listener, backlog=1).start()
+            listener.listen(BACKLOG)
         except OSError as error:
             raise InputError(f"cannot listen on port {port}: {error.strerror}; give another --http-port") from error
         yield runner.addresses[0][1]

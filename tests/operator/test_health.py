@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,3 +67,13 @@ async def test_a_sick_operator_answers_503_with_the_reason() -> None:
         session.get("/healthz") as answer,
     ):
         assert (answer.status, await answer.text()) == (503, "no list came for 10000 s\n")
+
+
+async def test_who_asks_nothing_holds_no_connection_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvferry_operator.health.IDLE_SECONDS", 0.1)
+    async with asyncio.timeout(30), listening(0, health(), Metrics()) as port:
+        for said in (b"", b"GET /heal"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            assert await reader.read() == b""
+            writer.close()

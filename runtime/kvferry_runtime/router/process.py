@@ -11,6 +11,7 @@ from typing import Self
 
 from aiohttp import web
 
+from kvferry_runtime import http_port
 from kvferry_runtime.errors import KvferryError, SettingsError
 from kvferry_runtime.router.discovery import Discovery, open_discovery
 from kvferry_runtime.router.group_table import GroupTable
@@ -62,11 +63,9 @@ class Router:
                 auto_decompress=False,
                 shutdown_timeout=self._settings.drain_seconds + FAREWELL_SECONDS,
             )
-            await runner.setup()
             resources.push_async_callback(self._drain, runner)
-            site = web.TCPSite(runner, self._settings.host, self._settings.port)
             try:
-                await site.start()
+                await http_port.serve(runner, self._settings.host, self._settings.port)
             except OSError as error:
                 raise SettingsError(
                     f"cannot listen on {self._settings.host}:{self._settings.port}: {error.strerror}; "

@@ -64,7 +64,7 @@ class Door(Doorway):
             raise turn_away(connection, Refusal.DRAINING, Reason.DRAINING, "shutting down")
         if len(self._house.session_numbers()) >= MAX_SESSIONS:
             raise turn_away(connection, Refusal.CAPACITY, Reason.NO_CAPACITY, f"{MAX_SESSIONS} sessions are open")
-        acceptor = Acceptor(party, self._key, secrets.token_bytes(16), number, connection.data_address)
+        acceptor = Acceptor(party, self._key, secrets.token_bytes(16), number, self._once_proved(connection))
         agreed = await greet(connection, acceptor, TIMEOUT_SECONDS)
         problem = check_lanes(connection, self._transfer)
         if problem is not None:

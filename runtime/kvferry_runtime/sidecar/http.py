@@ -6,10 +6,13 @@ import errno
 
 from aiohttp import web
 
+from kvferry_runtime import http_port
 from kvferry_runtime.errors import SettingsError
 from kvferry_runtime.sidecar.core import SidecarCore
 from kvferry_runtime.sidecar.metrics import CONTENT_TYPE
 
+CONNECTIONS = 128
+"""Of probes, scrapers and people; the descriptors are for peers."""
 LISTED = 100
 """Records in GET /v1/transfers, newest first."""
 
@@ -35,9 +38,8 @@ async def serve(core: SidecarCore, host: str, port: int) -> web.AppRunner:
         SettingsError: the address is not free, or not ours.
     """
     runner = web.AppRunner(application(core), access_log=None, auto_decompress=False, shutdown_timeout=1.0)
-    await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await http_port.serve(runner, host, port, CONNECTIONS)
     except OSError as error:
         await runner.cleanup()
         text = {

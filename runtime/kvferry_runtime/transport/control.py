@@ -11,6 +11,7 @@ from collections.abc import Callable
 from kvferry_runtime.errors import ConnectFailed, ConnectionLost, FrameError, TransportUnavailable
 from kvferry_runtime.transport.base import Listener
 from kvferry_runtime.transport.hosts import Host, host_of
+from kvferry_runtime.transport.listening import listen
 from kvferry_runtime.wire.frames import FrameBuffer, encode_frame
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,6 @@ MAX_READ_AHEAD_BYTES = 64 << 10
 """Received but not asked for; then the kernel's window closes."""
 LINGER_SECONDS = 0.5
 """How long `close` waits for the peer to take the last frames and close its side."""
-BACKLOG = 1024
 
 
 class ControlChannel(asyncio.Protocol):
@@ -195,9 +195,8 @@ async def listen_control(host: str, port: int, on_channel: Callable[[ControlChan
     Raises:
         TransportUnavailable: the address is in use or not ours.
     """
-    loop = asyncio.get_running_loop()
     try:
-        server = await loop.create_server(lambda: ControlChannel(on_channel), host, port, backlog=BACKLOG)
+        server = await listen(lambda: ControlChannel(on_channel), host, port)
     except OSError as error:
         raise TransportUnavailable(
             f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address or stop who holds it"

@@ -4,6 +4,7 @@ For every worker UCX listens on a free TCP port of each interface, and takes who
 of a stranger ends the process (an assertion in UCX), a well-formed one could reach a receive that is posted. UCX has no
 way to ask who it is. So the kernel drops what comes to these ports from other hosts than the peer's: a classic BPF
 program on the listening socket (`SO_ATTACH_FILTER`, no privilege needed), which connections that it lets in inherit.
+A worker listens for some milliseconds before that: who came then is turned away before UCX reads a byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,18 +35,18 @@ _IP_HEADER = 0xFFF00000
 _SOURCE = {socket.AF_INET: 12, socket.AF_INET6: 8}
 _WHOLE = 0xFFFFFFFF
 _DESCRIPTORS = Path("/proc/self/fd")
+_MOST_WAITING = 4096
+"""Connections that a kernel lets wait at a listening socket, unless somebody raised `net.core.somaxconn`."""
 
 
 class GuardedPorts:
-    """Listening sockets of one UCX worker, which has not made any progress yet. Closed to everyone until `admit`."""
+    """Listening sockets of one UCX worker. Closed to everyone until `admit`."""
 
-    def __init__(self, before: Descriptors) -> None:
-        """before: what was open before the worker was made. What is opened in this moment stays the worker's."""
-        opened = descriptors() - before
-        self._descriptors = tuple(number for number, _ in sorted(opened) if _listens(number))
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        """descriptors: of listening sockets; they stay the owner's."""
+        self._descriptors = tuple(descriptors)
         self._admitted: frozenset[Host] = frozenset()
-        addresses = [address for number in self._descriptors if (address := _name(number)) is not None]
-        self.hosts = tuple(host for address in addresses if (host := host_of(address[0])) is not None)
+        self.hosts = tuple(host for number in descriptors if (host := _bound_host(number)) is not None)
         """The addresses that these sockets are bound to."""
         self._guard()
 
@@ -55,6 +56,25 @@ class GuardedPorts:
         if admitted != self._admitted:
             self._admitted = admitted
             self._guard()
+
+    def turn_away(self, candidates: Iterable[int]) -> None:
+        """End the connections that came before the ports were guarded. To be called before the worker makes progress.
+
+        candidates: descriptors among which are the connections that UCX has taken, as it does in a thread of its own.
+        """
+        addresses = set()
+        for number in self._descriptors:
+            with _borrowed(number) as listener:
+                addresses.add(listener.getsockname())
+                _close_waiting(listener)
+        ended = 0
+        for number in candidates:
+            with suppress(OSError), _borrowed(number) as taken:  # no socket, or not connected any more
+                if taken.family in _SOURCE and taken.getsockname() in addresses and taken.getpeername():
+                    ended += 1
+                    _end(taken)
+        if ended:
+            log.warning("somebody reached UCX's ports before they were guarded", extra={"connections": ended})
 
     def _guard(self) -> None:
         for descriptor in self._descriptors:
@@ -71,19 +91,24 @@ class GuardedPorts:
                     )
 
 
-def descriptors() -> frozenset[int]:
-    """Open ones of this process; empty where /proc does not say."""
+def descriptors() -> dict[int, int]:
+    """Open ones of this process, with their inodes, which tell sockets apart; empty where /proc does not say."""
     try:
         listed = [int(path.name) for path in _DESCRIPTORS.iterdir()]
     except OSError:
-        return frozenset()
+        return {}
     # the one with which they were listed is closed by now, and its number will be given to what is opened next
-    return frozenset(number for number in listed if _is_open(number))
+    return {number: inode for number in listed if (inode := _inode(number)) is not None}
 
 
-def listeners(since: frozenset[int]) -> list[int]:
-    """Descriptors of listening sockets that are open now and were not in `since`."""
-    return [number for number in sorted(descriptors() - since) if _listens(number)]
+def opened(since: Mapping[int, int]) -> list[int]:
+    """Descriptors that are open now and were not in `since`, or were something else then."""
+    return [number for number, inode in sorted(descriptors().items()) if since.get(number) != inode]
+
+
+def listeners(since: Mapping[int, int]) -> list[int]:
+    """Those of `opened` that are listening sockets."""
+    return [number for number in opened(since) if _listens(number)]
 
 
 def program(family: int, hosts: Iterable[Host]) -> list[Instruction]:
@@ -112,6 +137,28 @@ def _detach(listener: socket.socket) -> None:
         listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
+def _close_waiting(listener: socket.socket) -> None:
+    listener.setblocking(False)  # as UCX has it
+    with suppress(OSError):  # none waits any more
+        for _ in range(_MOST_WAITING):
+            listener.accept()[0].close()
+
+
+def _end(taken: socket.socket) -> None:
+    """So that the owner of this connection reads its end, and nothing of what was sent.
+
+    Raises:
+        OSError: the other side has ended it already.
+    """
+    with suppress(OSError):  # a kernel that cannot guard
+        _attach(taken, program(taken.family, ()))
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("@ii", 1, 0))
+    with suppress(BlockingIOError):
+        while taken.recv(1 << 16, socket.MSG_DONTWAIT):
+            pass
+    taken.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
     """Raises OSError: it is no socket."""
@@ -122,12 +169,11 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         borrowed.detach()
 
 
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+def _inode(descriptor: int) -> int | None:
+    """None: it is not open."""
+    with suppress(OSError):
+        return os.fstat(descriptor).st_ino
+    return None
 
 
 def _listens(descriptor: int) -> bool:

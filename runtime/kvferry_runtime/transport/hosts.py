@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -15,3 +16,12 @@ def host_of(text: str) -> Host | None:
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return mapped or address
     return None
+
+
+def is_ours(host: Host) -> bool:
+    """Whether it is an address of this machine, or pod: whoever is seen by it runs here, too."""
+    family = socket.AF_INET if host.version == 4 else socket.AF_INET6
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.bind((str(host), 0))
+        return True
+    return False

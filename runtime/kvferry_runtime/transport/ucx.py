@@ -24,8 +24,8 @@ from kvferry_runtime.transport.base import Connection, Lane, Listener, Transport
 from kvferry_runtime.transport.buffers import BufferFuture, checked_tag, lent_view
 from kvferry_runtime.transport.control import ControlChannel, connect_control, listen_control
 from kvferry_runtime.transport.data_address import DIGEST_BYTES, digest, pack, unpack
-from kvferry_runtime.transport.guarded_ports import GuardedPorts, descriptors, listeners
-from kvferry_runtime.transport.hosts import Host
+from kvferry_runtime.transport.guarded_ports import GuardedPorts, descriptors, listeners, opened
+from kvferry_runtime.transport.hosts import Host, is_ours
 from kvferry_runtime.transport.interfaces import network_snapshot
 from kvferry_runtime.transport.ucx_library import UcxLibrary
 from kvferry_runtime.transport.ucx_native import destroy_worker, endpoint_lanes, forget_cancelled, holds_messages
@@ -183,8 +183,9 @@ class _DataWay:
         before = descriptors()
         self._worker = library.worker(context)
         self._ports = GuardedPorts(listeners(since=before))
+        self._ports.turn_away(opened(since=before))
         own = self._ports.hosts
-        self._same_machine = host is not None and (host.is_loopback or host in own)
+        self._same_machine = host is not None and is_ours(host)
         self._ports.admit([*([host] if host else []), *(own if self._same_machine else [])])
         self._endpoint: Any = None
         self._loans: dict[Any, _Loan] = {}

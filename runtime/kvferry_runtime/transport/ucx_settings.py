@@ -16,6 +16,8 @@ COMMON = {
     # The receiver's must not be smaller than the sender's.
     "TCP_TX_SEG_SIZE": "1M",
     "TCP_RX_SEG_SIZE": "1M",
+    # By default UCX waits in connect, and the event loop with it: minutes, for a peer whose port does not answer.
+    "TCP_CONN_NB": "y",
     # Slots are host memory; staging buffers on a GPU would make a CUDA context in a process that needs none.
     "RNDV_FRAG_MEM_TYPES": "host",
     # Unbounded by default: registrations of freed memory pile up over days.

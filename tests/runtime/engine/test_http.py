@@ -67,6 +67,14 @@ async def ready(client: Client) -> Client:
 BODY = {"model": engines.NAME, "prompt": "a ferry", "max_tokens": 6, "temperature": 0}
 
 
+async def test_a_body_that_does_not_come_is_given_up(ready: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_http, "BODY_SECONDS", 0.1)
+    reader, writer = await asyncio.open_connection(*ready.url.removeprefix("http://").split(":"))
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Length: 100\r\n\r\n{")
+    assert b" 408 " in await asyncio.wait_for(reader.readline(), 30)
+    writer.close()
+
+
 async def test_a_completion(ready: Client) -> None:
     status, body = await ready.post("/v1/completions", {**BODY, "return_token_ids": True})
     assert status == 200

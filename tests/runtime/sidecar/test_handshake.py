@@ -165,13 +165,13 @@ async def test_silence_is_closed_in_time(pods: World, monkeypatch: pytest.Monkey
     assert prefill.metric("rejected_connections_total", reason="timeout") == 1
 
 
-async def test_too_many_strangers_are_turned_away_at_once(pods: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_strangers_keep_nobody_out(pods: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvferry_runtime.transport.doorway.MAX_UNAUTHENTICATED", 4)
-    prefill = await pods.pod(Role.PREFILL)
+    prefill, other = await pods.pod(Role.PREFILL), await pods.pod(Role.DECODE)
     silent = [await stranger(pods, prefill) for _ in range(4)]
     await asyncio.sleep(0)
-    late = await stranger(pods, prefill)
-    message = decode(await late.receive_control(MAX_CONTROL_BYTES))
+    assert isinstance(await fetched(prefill, other), Loaded)
+    message = decode(await silent[0].receive_control(MAX_CONTROL_BYTES))
     assert isinstance(message, Reject) and message.reason == "no_capacity" and message.retriable
     assert prefill.metric("rejected_connections_total", reason="capacity") == 1
     for connection in silent:

@@ -22,7 +22,10 @@ MOST = 3
 
 
 class Inn(Doorway):
-    """A guest says "in" and is taken over, or "fault", or something else and is refused. Nobody has said it yet."""
+    """A guest says "in" and is taken over, or "fault", or something else and is refused. Nobody has said it yet.
+
+    One that says "key" has proved it, and is asked once more.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +34,9 @@ class Inn(Doorway):
 
     async def _welcome(self, connection: Connection) -> None:
         said = await connection.receive_control(LIMIT)
+        if said == b"key":
+            self._once_proved(connection)()
+            said = await connection.receive_control(LIMIT)
         if said == b"fault":
             raise ValueError("a defect")
         if said != b"in":
@@ -49,20 +55,23 @@ class House:
         self.gate = asyncio.Event()
         self.closes: list[float] = []
         self._network = MemoryNetwork()
+        self._host = ""
 
     async def open(self) -> None:
         await self._network.transport().listen("inn", 1, self._came)
 
-    async def knock(self) -> Connection:
+    async def knock(self, host: str = "10.0.0.9") -> Connection:
+        self._host = host
         return await self._network.transport().connect("inn", 1, 1)
 
-    async def arrival(self) -> Connection:
-        connection = await self.knock()
+    async def arrival(self, host: str = "10.0.0.9") -> Connection:
+        connection = await self.knock(host)
         await settle()
         return connection
 
     def _came(self, connection: Connection) -> None:
         assert isinstance(connection, MemoryConnection)
+        connection._peer = f"{self._host}:1234"
         close = connection.close
 
         async def slow(timeout: float) -> None:
@@ -100,16 +109,59 @@ async def house(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
 
 
 async def test_more_than_the_limit_are_turned_away_until_somebody_is_through(house: House) -> None:
-    silent = [await house.arrival() for _ in range(MOST)]
+    known = [await house.arrival() for _ in range(MOST)]
+    for each in known:
+        each.send_control(b"key")
+    await settle()
     assert await heard(await house.arrival()) == f"{MOST} connections are in the handshake already"
     assert house.inn.refusals == {Refusal.CAPACITY: 1}
-    silent[0].send_control(b"in")
+    known[0].send_control(b"in")
     await settle()
     late = await house.arrival()
     late.send_control(b"in")
     await settle()
     assert len(house.inn.guests) == 2
     assert house.closes == [CLOSE_SECONDS]
+
+
+async def test_silence_makes_room_and_who_has_proved_the_key_keeps_its_place(house: House) -> None:
+    known, *silent = [await house.arrival() for _ in range(MOST)]
+    known.send_control(b"key")
+    await settle()
+    for each in silent:
+        guest = await house.arrival()
+        assert await heard(each) == f"{MOST} connections are in the handshake already"
+        guest.send_control(b"in")
+        await settle()
+        await house.arrival()
+    known.send_control(b"in")
+    await settle()
+    assert len(house.inn.guests) == MOST
+    assert house.inn.refusals == {Refusal.CAPACITY: MOST - 1}
+    assert house.closes == [CLOSE_SECONDS] * (MOST - 1)
+
+
+async def test_a_host_that_holds_most_places_makes_room_for_others(house: House) -> None:
+    neighbour = await house.arrival("10.0.0.1")
+    crowd = [await house.arrival("10.0.0.2") for _ in range(3 * MOST)]
+    for each in crowd[: -MOST + 1]:
+        await heard(each)
+    neighbour.send_control(b"in")
+    await settle()
+    assert len(house.inn.guests) == 1
+
+
+async def test_closing_ends_also_what_has_just_made_room(house: House) -> None:
+    house.gate.set()
+    silent = [await house.arrival() for _ in range(MOST)]
+    late = await house.knock()
+    async with asyncio.timeout(30):
+        await house.inn.close()
+        for each in (*silent, late):
+            with pytest.raises(ConnectionLost):
+                while True:
+                    await each.receive_control(LIMIT)
+    assert len(house.closes) == MOST + 1
 
 
 async def test_who_is_slow_to_leave_keeps_nobody_out_and_a_flood_is_cut_off(house: House) -> None:

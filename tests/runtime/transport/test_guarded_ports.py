@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import psutil
 import pytest
 
 from kvferry_runtime.transport import guarded_ports
 from kvferry_runtime.transport.data_address import MAX_HOSTS
 from kvferry_runtime.transport.guarded_ports import GuardedPorts, descriptors, listeners, program
-from kvferry_runtime.transport.hosts import Host, host_of
+from kvferry_runtime.transport.hosts import Host, host_of, is_ours
 
 SECONDS = 10.0
 MANY = [f"10.0.{number}.1" for number in range(MAX_HOSTS)]
@@ -144,3 +145,16 @@ def test_a_program_is_short_enough_for_the_kernel(count: int) -> None:
 )
 def test_hosts_are_read_as_sockets_name_them(text: str, expected: str | None) -> None:
     assert host_of(text) == (None if expected is None else ip_address(expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("203.0.113.9", False), ("2001:db8::9", False)],
+)
+def test_a_host_of_this_machine_is_known(text: str, expected: bool) -> None:
+    assert is_ours(ip_address(text)) is expected
+
+
+def test_every_address_of_an_interface_is_ours() -> None:
+    found = [host_of(each.address) for addresses in psutil.net_if_addrs().values() for each in addresses]
+    assert all(is_ours(host) for host in found if host is not None and not host.is_link_local)

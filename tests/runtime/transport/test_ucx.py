@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import socket
+import struct
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,9 +18,10 @@ import pytest
 
 import ucx_peer
 from kvferry_contract.config import TransportKind
-from kvferry_runtime.errors import ConnectionLost, TransportUnavailable
+from kvferry_runtime.errors import ConnectFailed, ConnectionLost, TransportUnavailable
 from kvferry_runtime.transport import ucx
 from kvferry_runtime.transport.base import Connection
+from kvferry_runtime.transport.guarded_ports import GuardedPorts
 from kvferry_runtime.transport.ucx import UcxTransport
 from kvferry_runtime.transport.ucx_native import holds_messages
 from transport_pairs import SECONDS, Pair, connected, dial, open_both, settled, transports
@@ -29,6 +32,8 @@ KEPT_BY_UCX = 5
 """Descriptors of a process, once, however many workers it has destroyed by force (`destroy_worker`)."""
 STRANGER = "127.9.9.9"
 """A host of its own, as the kernel sees it."""
+FATAL = struct.pack("<QBIQQI", 0xCAFEBABE12345678, 33, 20, 8, 1 << 20, 0) + bytes(300)
+"""What UCX's connections begin with, and an order to write to an address that nobody has."""
 
 
 @asynccontextmanager
@@ -220,6 +225,52 @@ async def test_other_hosts_do_not_reach_the_ports_of_ucx() -> None:
         await asyncio.gather(*(each.open_data(address, SECONDS) for each, address in opening))
         await asyncio.to_thread(_nobody_is_let_in, ports)
         assert await _carries(pair)
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["sent at once", "sent later"])
+@pytest.mark.parametrize("kind", LANES_KINDS)
+async def test_who_comes_to_a_port_of_ucx_before_it_is_guarded_says_nothing_to_it(
+    kind: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker listens before its ports can be guarded."""
+    make = ucx.UcxLibrary.worker
+    strangers: list[socket.socket] = []
+    ports: set[tuple[str, int]] = set()
+
+    def visited(library: ucx.UcxLibrary, context: object) -> object:
+        before = _listening_ports()
+        worker = make(library, context)
+        for address in _listening_ports() - before:
+            ports.add(address)
+            source = STRANGER if address[0].startswith("127.") else address[0]
+            strangers.append(socket.create_connection(address, SECONDS, source_address=(source, 0)))
+            if early:
+                strangers[-1].sendall(FATAL)
+        return worker
+
+    monkeypatch.setattr(ucx.UcxLibrary, "worker", visited)
+    async with connected(*transports(f"ucx-{kind}")) as pair:
+        for stranger in strangers:
+            with contextlib.suppress(OSError):
+                stranger.sendall(FATAL)
+        assert await _carries(pair)
+        assert len(strangers) >= 2
+        for stranger in strangers:
+            stranger.settimeout(SECONDS)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
+            stranger.close()
+    assert not ports & {tuple(entry.laddr) for entry in psutil.Process().net_connections("tcp4")}
+
+
+async def test_a_peer_whose_ports_do_not_answer_does_not_stop_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default UCX waits in connect, for minutes."""
+    monkeypatch.setattr(GuardedPorts, "admit", lambda ports, hosts: None)
+    async with connected(*transports("ucx-tcp"), data=False) as pair:
+        addresses = [each.data_address() for each in (pair.far, pair.near)]
+        opening = zip((pair.near, pair.far), addresses, strict=True)
+        answers = await asyncio.gather(*(each.open_data(one, 0.5) for each, one in opening), return_exceptions=True)
+        assert [type(each) for each in answers] == [ConnectFailed, ConnectFailed]
 
 
 async def test_a_network_that_changes_is_seen_by_the_next_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import secrets
@@ -21,6 +22,8 @@ from kvferry_runtime.engine.reference.request import Delta, Event, Failed
 
 MAX_BODY_BYTES = 16 << 20
 """As much as the router takes."""
+BODY_SECONDS = 30.0
+"""For a body to come, as long as the router gives it."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STALLED_SECONDS = 120.0
 """Without any progress of the engine's loop for this long, the process is better restarted."""
@@ -69,9 +72,13 @@ class EngineServer:
             message = f"Content-Encoding {encoding!r}: bodies are taken as they are, send it without compression"
             raise BadRequest(message, status=415)
         try:
-            body = json.loads(await request.read())
+            async with asyncio.timeout(BODY_SECONDS):
+                content = await request.read()
+            body = json.loads(content)
         except web.RequestPayloadError as error:
             raise BadRequest(f"the body cannot be read: {error}") from error
+        except TimeoutError as error:
+            raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s", status=408) from error
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
         asked = parse(api, body, self._name)

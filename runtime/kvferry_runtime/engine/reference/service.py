@@ -14,6 +14,7 @@ from aiohttp import web
 
 from kvferry_contract import engines
 from kvferry_contract.config import Role
+from kvferry_runtime import http_port
 from kvferry_runtime.agent.base import KvAgent
 from kvferry_runtime.agent.client import HostAgent
 from kvferry_runtime.agent.device.agent import cuda_agent
@@ -156,7 +157,6 @@ async def _listening(settings: EngineSettings, application: web.Application) -> 
     site = web.AppRunner(
         application, access_log=None, auto_decompress=False, handler_cancellation=True, shutdown_timeout=1.0
     )
-    await site.setup()
     try:
         await _listen(site, settings.host, settings.port)
         yield
@@ -171,7 +171,7 @@ def _on_signals(do: Callable[[], None]) -> None:
 
 async def _listen(site: web.AppRunner, host: str, port: int) -> None:
     try:
-        await web.TCPSite(site, host, port).start()
+        await http_port.serve(site, host, port)
     except OSError as error:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror or error})"
         raise SettingsError(f"address {host}:{port} {reason}: choose another --host or --port") from error

@@ -34,7 +34,7 @@ class Door(Doorway):
             message = "the stage before is connected already"
             raise turn_away(connection, Refusal.CAPACITY, Reason.NO_CAPACITY, message)
         # a session number means nothing here: a link has its connection for itself
-        acceptor = Acceptor(self._party, self._key, secrets.token_bytes(16), 1, connection.data_address)
+        acceptor = Acceptor(self._party, self._key, secrets.token_bytes(16), 1, self._once_proved(connection))
         agreed = await greet(connection, acceptor, TIMEOUT_SECONDS)
         if self._taken():
             raise HandshakeRefused(Refuse(Refusal.CAPACITY, Reason.NO_CAPACITY, "another one was faster", None))
