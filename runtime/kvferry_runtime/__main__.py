@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from kvferry_contract import env, logs
+from kvferry_runtime import open_files
 from kvferry_runtime.errors import KvferryError, SettingsError
 
 COMMANDS = ("sidecar", "engine", "router", "probe", "bench", "quality", "model", "timeline")
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             args.log_format or _from(os.environ, env.LOG_FORMAT, logs.FORMATS, _FORMAT),
             args.log_level or _from(os.environ, env.LOG_LEVEL, logs.LEVELS, _LEVEL),
         )
+        open_files.allow_many()
         code: int = args.func(args)
     except KeyboardInterrupt:
         return 130
