@@ -1,7 +1,7 @@
 """Runs the tests in two halves at the same time, those of the data path and all others, for both mostly wait.
 
 `python side_by_side.py [arguments of pytest]`. Each line says which half it is from. What pytest tells at the end,
-failures first of all, comes when both are through. Exit status: pytest's, of the half that has the worse one.
+failures first of all, comes when both are through. Exit status: see `worst`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Half:
         self._reader.start()
 
     def wait(self) -> int:
-        """Exit status of pytest, 0 where nothing was selected."""
+        """Exit status of pytest, below zero for the signal that has ended it."""
         status = self._process.wait()
         self._reader.join()
-        return 0 if status == _NO_TESTS else status
+        return status
 
     def interrupt(self) -> None:
         """As from a terminal: pytest ends what its tests have started."""
@@ -68,10 +68,17 @@ def main(arguments: Sequence[str]) -> int:
     halves = [Half("data", data, arguments), Half("control", control, arguments)]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the halves as well
     signal.signal(signal.SIGTERM, lambda *_: [half.interrupt() for half in halves])
-    status = max(half.wait() for half in halves)
+    statuses = [half.wait() for half in halves]
     for half in halves:
         half.tell_end()
-    return status
+    return worst(statuses)
+
+
+def worst(statuses: Sequence[int]) -> int:
+    """Of both halves, as a shell has it: 128 and the signal for one that was ended by it, which is no success whatever
+    the other says. That nothing was selected counts where it is so in all."""
+    told = [128 - status if status < 0 else status for status in statuses if status != _NO_TESTS]
+    return max(told, default=_NO_TESTS)
 
 
 if __name__ == "__main__":

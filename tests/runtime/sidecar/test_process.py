@@ -101,7 +101,7 @@ async def test_a_stopped_sidecar_is_dead_and_comes_back(tmp_path: Path) -> None:
 async def test_idle_cost(tmp_path: Path) -> None:
     """With an open session: a few wake-ups a second, and little memory beside the ring.
 
-    What a wake-up costs depends on the machine: `bench transfer` and docs/benchmarks.md have the CPU time.
+    What a wake-up costs depends on the machine: docs/benchmarks.md has the CPU time.
     """
     prefill, decode = sidecars(tmp_path)
     async with running(prefill, decode):
