@@ -20,7 +20,7 @@ from kvferry_runtime.errors import Reason
 from kvferry_runtime.router.process import Router
 from kvferry_runtime.router.settings import RouterSettings
 from reference_engines import until
-from routed_stubs import Routed, group, publish
+from routed_stubs import LIMIT_SECONDS, Routed, group, publish
 from routed_stubs import until as eventually
 
 BODY: dict[str, Any] = {"model": engines.NAME, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
@@ -87,7 +87,7 @@ async def served(model: Path, folder: Path, policy: FailurePolicy, lease: float 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_transfer_that_fails_for_every_request(tiny: Path, tmp_path: Path, stream: bool) -> None:
-    """Case 40: an error of the transfer alone reaches the client soon and frees decode at once."""
+    """Case 40: an error of the transfer alone reaches the client within 5 s and frees decode at once."""
     async with served(tiny, tmp_path, FailurePolicy.FAIL) as state:
         state.fabric.fail(Reason.CORRUPT)
         for number in range(3):
@@ -99,7 +99,8 @@ async def test_a_transfer_that_fails_for_every_request(tiny: Path, tmp_path: Pat
                 assert len(answer.text) <= 1
                 assert not answer.done and not answer.finish_reasons
             else:
-                status, answered, _ = await state.client.post(body)
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    status, answered, _ = await state.client.post(body)
                 assert status == 502
                 assert answered["error"]["code"] == "corrupt"
                 assert answered["error"]["message"]
